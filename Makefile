@@ -1,0 +1,64 @@
+# From a fresh clone, with nothing installed but Python 3.11-3.13, pip and make:
+#   make demo    two workers answer support tickets in several languages, and show it
+#   make test    everything that CI runs
+# `make help` lists the rest. PYTHON=/path/to/python picks an interpreter, VENV=DIR another environment.
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+# The first that runs and is supported: a version manager's stand-in may exist and still refuse to start.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
+# pip's own environment variables (an index, a CPU-only build of torch) reach it as they are.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test lint format dev hooks clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp-run ## two workers, many languages, one table
+	@$(BIN)/laya-workers demo
+
+up: $(VENV)/.stamp-run ## a server, a worker and Flower until Ctrl-C
+	@$(BIN)/laya-workers up
+
+test: lint ## everything that CI runs
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.stamp-dev ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.stamp-dev ## rewrite the files as ruff wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+dev: $(VENV)/.stamp-dev ## the environment for working on this, without running anything
+
+hooks: $(VENV)/.stamp-dev ## run formatting, lint and types before each commit
+	$(BIN)/pre-commit install
+
+clean: ## remove the environment and the tools' caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# A system Python may come without ensurepip, then pip is put there from outside.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+
+$(VENV)/.stamp-run: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what a worker needs (torch is the large one) ..."
+	@$(PIP) -e '.[small,monitor]'
+	@touch $@
+
+$(VENV)/.stamp-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what a worker and the tests need (torch is the large one) ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.stamp-run
