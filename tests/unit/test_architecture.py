@@ -1,7 +1,7 @@
 """Who may import whom: between the packages, between the library's two halves, and from outside.
 
-The rules are read from the syntax trees, so that a forbidden import fails here although nobody has run the line
-yet; the last tests import the light packages in a fresh process and look at what came along.
+The rules are read from the syntax trees, so that a forbidden import fails here although nobody has run it yet;
+the last tests import the light packages in a fresh process and look at what came along.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def statements(body: Iterable[ast.AST], *, into_functions: bool) -> Iterator[ast
 
 
 def imports(module: str, *, into_functions: bool) -> set[str]:
-    """The dotted names that `module` imports; `from a import b` is `a`, and `a.b` too where that is a module."""
+    """The dotted names that `module` imports; `from a import b` is `a`, and `a.b` where that is a module."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     names: set[str] = set()
