@@ -1,6 +1,6 @@
 """Who may import whom: between the packages, between the library's two halves, and from outside.
 
-The rules are read from the syntax trees, so that a forbidden import fails here although nobody has run it yet;
+The rules are read from the syntax trees, so that a forbidden import fails here although nobody has run it;
 the last tests import the light packages in a fresh process and look at what came along.
 """
 
