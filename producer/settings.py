@@ -1,0 +1,76 @@
+"""What a backend reads from its environment: `LAYA_…` variables, checked once.
+
+A worker reads the same and more, in `worker.settings`. What the settings mean for Celery is in `producer.app`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from producer.checkpoints import BUILT_IN, CheckpointSource, default_of, parse_checkpoints
+
+MEBIBYTE = 1024 * 1024
+
+
+class ProducerSettings(BaseSettings):
+    """The settings of a backend; each is read from the variable of the same name with `LAYA_` before it."""
+
+    # A URL may hold a password: it is shown neither in a repr nor in the error about another variable.
+    model_config = SettingsConfigDict(
+        env_prefix="LAYA_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
+    )
+
+    broker_url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        repr=False,
+        description="Server that carries requests: `redis://` or `rediss://`.",
+    )
+    result_url: str | None = Field(None, repr=False, description="Server that keeps results; the broker's if unset.")
+    checkpoints: Annotated[tuple[CheckpointSource, ...], NoDecode] = Field(
+        BUILT_IN,
+        description="Registered checkpoints: `english=/path,multilingual=repo:subfolder@revision,small`.",
+    )
+    default_model: str | None = Field(
+        None, description="Checkpoint of requests whose language is undecided; `multilingual` if registered."
+    )
+    max_payload: int = Field(MEBIBYTE, gt=0, description="Largest message, in bytes of JSON in UTF-8.")
+    result_ttl: int = Field(3600, gt=0, description="Seconds for which a result is kept.")
+    visibility_timeout: int = Field(
+        120,
+        gt=0,
+        description="Seconds after which an unacknowledged request goes to another worker. "
+        "The same on every backend and worker of a broker.",
+    )
+    task_always_eager: bool = Field(
+        default=False,
+        validation_alias=AliasChoices("CELERY_TASK_ALWAYS_EAGER"),
+        description="Answer in this process, with `producer.testing`; the variable has no `LAYA_` before it.",
+    )
+
+    @field_validator("checkpoints", mode="before")
+    @classmethod
+    def _read_checkpoints(cls, value: Any) -> Any:
+        return parse_checkpoints(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_default(self) -> ProducerSettings:
+        default_of(self.names, self.default_model)
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the registered checkpoints, in the order given."""
+        return tuple(checkpoint.name for checkpoint in self.checkpoints)
+
+    @property
+    def default_checkpoint(self) -> str:
+        """The registered name that undecided requests go to."""
+        return default_of(self.names, self.default_model)
+
+    @property
+    def results(self) -> str:
+        """The URL of the server that keeps results."""
+        return self.result_url or self.broker_url

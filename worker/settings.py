@@ -1,0 +1,64 @@
+"""What a worker reads from its environment, beyond what it shares with the backends.
+
+The settings say which checkpoints this worker may serve, what it holds in memory and which hooks run. What is
+done with them is in `worker.serving` and `worker.app`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from laya.catalog import DEFAULT_MODELS, canonical_name
+from producer.settings import ProducerSettings
+
+Names = Annotated[tuple[str, ...], NoDecode]
+
+
+class WorkerSettings(ProducerSettings):
+    """The settings of a worker; each is read from the variable of the same name with `LAYA_` before it."""
+
+    preload: Names = Field((), description="Checkpoints that are loaded before the worker takes requests.")
+    max_loaded: int = Field(2, ge=1, description="Checkpoints held in memory at once.")
+    device: str | None = Field(
+        None, description="Device of the checkpoints, such as `cuda:0`; the best one there is if unset."
+    )
+    hooks: Names = Field(
+        (), description="Dotted paths to hook classes or factories, in order: `hooks.SkipCache,my_hooks.Redact`."
+    )
+
+    @field_validator("preload", "hooks", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
+        return value
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> WorkerSettings:
+        for checkpoint in self.checkpoints:
+            if checkpoint.source is None and checkpoint.name not in DEFAULT_MODELS:
+                raise ValueError(
+                    f"LAYA_CHECKPOINTS: {checkpoint.name!r} is no built-in name, so a worker needs its source: "
+                    f"write {checkpoint.name}=/path or {checkpoint.name}=repository"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_preload(self) -> WorkerSettings:
+        if len(self.preloaded) > self.max_loaded:
+            raise ValueError(
+                f"LAYA_PRELOAD names {len(self.preloaded)} checkpoints, but LAYA_MAX_LOADED holds "
+                f"{self.max_loaded}: raise it, or preload fewer"
+            )
+        return self
+
+    @property
+    def preloaded(self) -> tuple[str, ...]:
+        """The registered names of the checkpoints to preload, each once, in the order given."""
+        try:
+            return tuple(dict.fromkeys(canonical_name(name, self.names) for name in self.preload))
+        except ValueError as error:
+            raise ValueError(f"LAYA_PRELOAD: {error}; LAYA_CHECKPOINTS lists them") from None
