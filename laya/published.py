@@ -1,0 +1,189 @@
+"""The published kind of checkpoint: rows of instructions, option markers and state through one network.
+
+Puts together what tokenises (:mod:`laya.encoding`) and what scores (:mod:`laya.model`), from the files of a
+directory. Choosing the directory and the device, and decoding scores into answers, is left to others.
+"""
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig
+
+from laya.device import autocast, pick_precision
+from laya.encoding import SpecialIds, TextTokenizer, lay_out, tokenize_question, usage_of
+from laya.files import read_json
+from laya.model import DecisionModel, build_model
+from laya.questions import Question, check_state, shown, state_text
+from laya.rows import EncodedState, Row, RowScores
+from laya.tokenizer import load_tokenizer, special_id
+from laya.weights import load_weights
+
+OPTION_LAYOUTS = (None, "sequential")
+AMP_DTYPES = ("bf16", "fp16")
+
+
+class _Payload(NamedTuple):
+    ids: Tensor  # token ids (length)
+    markers: Tensor  # positions of the option markers, in the order of the labels (k)
+
+
+class PublishedKind:
+    """A published checkpoint on a device. Every method is safe to call from many threads."""
+
+    def __init__(
+        self, model: DecisionModel, tokenizer: Any, special: SpecialIds, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Take over a loaded model and its tokenizer."""
+        self.model = model
+        self.device = device
+        self.dtype = dtype
+        self._own_tokenizer = tokenizer
+        self._texts = TextTokenizer(tokenizer.backend_tokenizer, str(tokenizer.mask_token), special)
+        self._positions = int(getattr(model.encoder.config, "max_position_embeddings", None) or 0)
+        self._lock = threading.Lock()
+        self._callers_tokenizer: Any = None
+
+    @property
+    def tokenizer(self) -> Any:
+        """A transformers tokenizer for the caller's own use: a copy, since its settings are not thread-safe."""
+        with self._lock:
+            if self._callers_tokenizer is None:
+                self._callers_tokenizer = copy.deepcopy(self._own_tokenizer)
+            return self._callers_tokenizer
+
+    def encode(self, state: object, questions: Sequence[Question], max_len: int, head_max_len: int) -> EncodedState:
+        """Tokenise one state with its questions: one row for each, and the state's usage.
+
+        Raises:
+            TypeError: the state is None or not JSON.
+            ValueError: a question's options find no room, or a row is longer than the encoder can read.
+        """
+        check_state(state)
+        if not questions:
+            return EncodedState((), {"input_tokens": 0, "output_tokens": 0})
+        state_ids = self._texts.ids(state_text(state))
+        keeps_end = isinstance(state, (list, tuple))
+        layouts = [
+            lay_out(
+                question,
+                tokenize_question(self._texts, question),
+                state_ids,
+                keeps_end,
+                self._texts.special,
+                max_len,
+                head_max_len,
+            )
+            for question in questions
+        ]
+        longest = max(len(layout.ids) for layout in layouts)
+        if 0 < self._positions < longest:
+            raise ValueError(
+                f"max_len={max_len} makes a row of {longest} tokens, but this checkpoint's encoder reads "
+                f"{self._positions}: lower max_len"
+            )
+        rows = tuple(
+            Row(question, len(layout.ids), _Payload(torch.tensor(layout.ids), torch.tensor(layout.markers)))
+            for question, layout in zip(questions, layouts, strict=True)
+        )
+        return EncodedState(rows, usage_of(questions, layouts, len(state_ids)))
+
+    def forward(self, rows: Sequence[Row]) -> list[RowScores]:
+        """Run one pass over any mix of rows and score each, in order."""
+        if not rows:
+            return []
+        ids = pad_sequence([row.payload.ids for row in rows], batch_first=True).to(self.device)
+        lengths = torch.tensor([row.tokens for row in rows], device=self.device)
+        markers = pad_sequence([row.payload.markers for row in rows], batch_first=True).to(self.device)
+        options = torch.tensor([row.question.k for row in rows], device=self.device)
+        qtypes = torch.tensor([row.question.type_index for row in rows], device=self.device)
+        with torch.inference_mode(), autocast(self.device, self.dtype):
+            logits, act = self.model(
+                ids, _first(lengths, ids.shape[1]).long(), qtypes, markers, _first(options, markers.shape[1])
+            )
+        return [
+            RowScores(tuple(scores[: row.question.k]), probability)
+            for row, scores, probability in zip(rows, logits.tolist(), act.tolist(), strict=True)
+        ]
+
+
+def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None) -> PublishedKind:
+    """Load the published checkpoint in ``path``, whose configuration has been read already.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: the checkpoint cannot be run; the message names it and the thing.
+    """
+    _check_config(path, config)
+    encoder_config = read_encoder_config(path)
+    precision = pick_precision(device, config["amp_dtype"], dtype)
+    tokenizer = load_tokenizer(path, int(encoder_config.vocab_size))
+    special = SpecialIds(
+        cls=special_id(path, tokenizer, "cls", "bos"),
+        sep=special_id(path, tokenizer, "sep", "eos"),
+        mask=special_id(path, tokenizer, "mask"),
+    )
+    model = build_model(encoder_config, config["head_layers"], len(config["act_costs"]) + 1)
+    load_weights(model, path, device)
+    return PublishedKind(model, tokenizer, special, device, precision)
+
+
+def read_encoder_config(root: Path) -> Any:
+    """The transformers configuration of a checkpoint's encoder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the installed transformers cannot build an encoder from it.
+    """
+    written = read_json(root, "encoder/config.json")
+    try:
+        config = AutoConfig.from_pretrained(str(root / "encoder"), trust_remote_code=False)
+        _ = config.hidden_size, config.vocab_size
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"checkpoint {root}: encoder/config.json does not describe an encoder: {error}") from error
+    _keep_rotary_frequencies(written, config)
+    if hasattr(config, "reference_compile"):
+        config.reference_compile = False  # older ModernBERT compiles parts of itself at the first pass
+    return config
+
+
+def _keep_rotary_frequencies(written: Mapping[str, Any], config: Any) -> None:
+    """Carry frequencies saved the newer way over to a transformers that knows only the older names."""
+    saved = written.get("rope_parameters")
+    if not isinstance(saved, Mapping):
+        return
+    for older, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):
+        theta = (saved.get(layers) or {}).get("rope_theta")
+        if theta is not None and hasattr(config, older):
+            setattr(config, older, theta)
+
+
+def _check_config(root: Path, config: Mapping[str, Any]) -> None:
+    for key in ("encoder", "head_layers"):
+        if config.get(key) is None:
+            raise ValueError(f"checkpoint {root}: rl_agent_config.json lacks {key}")
+    layers = config["head_layers"]
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+        raise ValueError(f"checkpoint {root}: head_layers must be a number of layers, not {shown(layers)}")
+    if config.get("option_layout") not in OPTION_LAYOUTS:
+        raise ValueError(
+            f"checkpoint {root}: option_layout {shown(config['option_layout'])} is not supported, only sequential is"
+        )
+    if config["amp_dtype"] not in AMP_DTYPES:
+        raise ValueError(
+            f"checkpoint {root}: amp_dtype must be one of {', '.join(AMP_DTYPES)}, not {shown(config['amp_dtype'])}"
+        )
+    if not isinstance(config["act_costs"], Mapping):
+        raise ValueError(
+            f"checkpoint {root}: act_costs must be a mapping of action to cost, not {shown(config['act_costs'])}"
+        )
+
+
+def _first(counts: Tensor, width: int) -> Tensor:
+    """For each count, a row of ``width`` that is true in its first so many places."""
+    return torch.arange(width, device=counts.device) < counts.unsqueeze(1)
