@@ -8,7 +8,7 @@ and runs no hooks; recognising a text's language is `laya.language`'s work, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,9 @@ WORKFLOWS: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 """Workflow name to the question ids that make it; a request belongs to one when its ids are exactly these."""
+
+STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {ENGLISH: (MULTILINGUAL,)}
+"""Checkpoint to those that may soundly answer in its place: declared, never guessed. Nothing replaces `multilingual`."""
 
 _ENGLISH_SUBTAGS: Final = frozenset({"en", "eng", "english"})
 # Locale and ISO 639 codes for "no language", "undetermined" and "several": they say nothing about this text.
@@ -76,7 +79,7 @@ def decide(
     default: str = MULTILINGUAL,
     auto_task_detection: bool = False,
     canonical: Callable[[str], str] | None = None,
-    repo_of: Callable[[str], str] | None = None,
+    repo_of: Callable[[str], str | None] | None = None,
 ) -> RouteDecision:
     """Choose the checkpoint of one request.
 
@@ -113,6 +116,23 @@ def decide(
         detection=choice.detection,
         workflow=choice.workflow,
     )
+
+
+def prefer_resident_stand_in(
+    decision: RouteDecision, resident: Collection[str], repo_of: Callable[[str], str | None]
+) -> RouteDecision:
+    """The decision, or one for a resident stand-in where detection chose a checkpoint that is not resident.
+
+    A choice that the caller made (`model`, `task`, `lang`, a guess) stands as it is.
+    """
+    wanted = decision["model"]
+    if decision["detection"] is None or wanted in resident:
+        return decision
+    stand_in = next((name for name in STAND_INS.get(wanted, ()) if name in resident), None)
+    if stand_in is None:
+        return decision
+    reason = f"{decision['reason']} {wanted!r} is not resident, so its stand-in {stand_in!r} answers."
+    return RouteDecision(decision | {"model": stand_in, "repo": repo_of(stand_in), "reason": reason})
 
 
 def names_english(code: str) -> bool | None:

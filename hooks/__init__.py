@@ -1,0 +1,1 @@
+"""Ready-made hooks for a deployment."""

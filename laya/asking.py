@@ -1,0 +1,65 @@
+"""Put started requests to their Agent, alone or together, and hand each its own result.
+
+The Router decides what is asked together and fires the events around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from laya.context import PredictContext
+from laya.grouping import Request
+from laya.hooks import defaults_already_fired
+
+
+def ask(ctx: PredictContext, request: Request) -> None:
+    """Answer one started request with its Agent: `ctx.results` becomes its result, with `routing`."""
+    with defaults_already_fired():
+        result = _agent(ctx).system_one(_single_state(ctx), ctx.questions, **_budgets(ctx, request))
+    _deliver(ctx, result)
+
+
+def ask_together(shared: Sequence[tuple[Request, PredictContext]], batch_size: int | None) -> None:
+    """Answer started requests of one checkpoint that differ only in their states, in one call of the Agent."""
+    (request, first), *_ = shared
+    options = _budgets(first, request) | ({} if batch_size is None else {"batch_size": batch_size})
+    states = [_single_state(ctx) for _, ctx in shared]
+    with defaults_already_fired():
+        results = _agent(first).predict_batch(states, first.questions, **options)
+    for (_, ctx), result in zip(shared, results, strict=True):
+        _deliver(ctx, result)
+
+
+def single_result(ctx: PredictContext) -> dict[str, Any]:
+    """The one result of an ended Router call.
+
+    Raises:
+        ValueError: a hook took it away.
+    """
+    if not ctx.results:
+        raise ValueError("a hook left ctx.results empty; a Router's call answers with exactly one result")
+    return ctx.results[0]
+
+
+def _deliver(ctx: PredictContext, result: dict[str, Any]) -> None:
+    result["routing"] = ctx.decision
+    ctx.results = [result]
+
+
+def _budgets(ctx: PredictContext, request: Request) -> dict[str, Any]:
+    """The options that say something: an attached Agent need not know the others."""
+    options = {"lang": request.lang, "max_len": ctx.max_len, "head_max_len": ctx.head_max_len}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _agent(ctx: PredictContext) -> Any:
+    if ctx.agent is None:
+        raise ValueError(f"a hook removed ctx.agent, so nothing can answer for checkpoint {ctx.model!r}")
+    return ctx.agent
+
+
+def _single_state(ctx: PredictContext) -> Any:
+    if len(ctx.states) != 1:
+        raise ValueError(f"a hook left {len(ctx.states)} states in ctx.states; a Router's call has exactly one")
+    return ctx.states[0]

@@ -1,0 +1,78 @@
+"""The object that hooks see: one call, from its first event to its last.
+
+A context carries what a hook may read or rewrite and what the call produced. It decides nothing: the order of events is
+`laya.lifecycle`'s, and who fires them are `laya.agent` and `laya.router`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from laya.agent import Agent
+    from laya.router import Router
+
+
+def new_run_id() -> str:
+    """32 hex digits that no other call has."""
+    return uuid.uuid4().hex
+
+
+@dataclass(eq=False)
+class PredictContext:
+    """One call as its hooks see it; compared and hashed by identity.
+
+    Attributes:
+        states: what is asked about, one entry a state (exactly one under a Router). A start hook may assign a new list.
+        questions: question id to definition. Assign a new mapping to change it: one mutated in place is the caller's.
+        run_id: 32 hex digits, the same in every event of the call.
+        results: one result a state once they exist, None before; set by the call itself or by `skip`.
+        decision: where a Router sends the request; an `on_route` hook may replace it.
+        model: the checkpoint's resolved name (Router) or source (Agent).
+        agent: the Agent that answers; None before it is loaded and in `on_evict`.
+        router: the Router that was called, None under a bare Agent.
+        max_len, head_max_len: token budgets of this call, None for the checkpoint's own.
+        usage: `{"input_tokens", "output_tokens"}` summed over the results; None means that nothing was produced.
+        started_at: `time.perf_counter()` just before `on_predict_start`.
+        elapsed_ms: milliseconds from `started_at` to the end of the prediction.
+        error: what the call failed with, None otherwise.
+    """
+
+    states: list[Any]
+    questions: Mapping[Any, Any]
+    run_id: str = field(default_factory=new_run_id)
+    results: list[dict[str, Any]] | None = None
+    decision: Mapping[str, Any] | None = None
+    model: str | None = None
+    agent: Agent | Any | None = None
+    router: Router | None = None
+    max_len: int | None = None
+    head_max_len: int | None = None
+    usage: dict[str, int] | None = None
+    started_at: float = field(default_factory=time.perf_counter)
+    elapsed_ms: float | None = None
+    error: BaseException | None = None
+
+    def skip(self, results: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Answer the call from these results: no tokenisation and no forward pass; `on_predict_end` still runs.
+
+        Takes one result for the whole call (bare, or in a list) or one per state. The dicts are used as they are:
+        the confidence gate and a Router's `routing` are written into them, so a cache hands out copies.
+
+        Raises:
+            ValueError: another number of results, or something that is not a result.
+        """
+        given = [results] if isinstance(results, Mapping) else results
+        expected = f"one result for the whole call or one for each of its {len(self.states)} states"
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+            raise ValueError(f"ctx.skip() takes {expected}, as dicts; got {type(results).__name__}")
+        for entry in given:
+            if not isinstance(entry, dict):
+                raise ValueError(f"ctx.skip() takes {expected}, as dicts; one of them is {type(entry).__name__}")
+        if len(given) not in {1, len(self.states)} or not given:
+            raise ValueError(f"ctx.skip() takes {expected}; got {len(given)}")
+        self.results = list(given)  # type: ignore[arg-type]  # every entry was just seen to be a dict

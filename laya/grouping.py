@@ -1,0 +1,95 @@
+"""Requests of a batch: what one may hold, which checkpoint it belongs to, and which of them share a forward pass.
+
+Pure functions of the requests; the Router fires the events between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from laya.confidence import check_min_confidence
+from laya.context import PredictContext
+from laya.routing import LangGuess
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One request to a Router, as the caller made it; hooks change its context instead."""
+
+    state: Any
+    questions: Mapping[Any, Any]
+    model: str | None = None
+    task: str | None = None
+    lang: str | None = None
+    lang_guess: LangGuess | None = None
+    max_len: int | None = None
+    head_max_len: int | None = None
+    min_confidence: float | Mapping[str, float] | None = None
+
+
+REQUEST_KEYS = frozenset(field.name for field in fields(Request))
+"""What a request may hold."""
+
+
+def check_requests(requests: Any, min_confidence: Any = None) -> list[Request]:
+    """The requests of a batch; those without a `min_confidence` of their own get the call's.
+
+    Raises:
+        TypeError: not a sequence of mappings.
+        ValueError: a request without `state` or `questions`, or with a key that is not known; named by its position.
+    """
+    if isinstance(requests, str | bytes | Mapping) or not isinstance(requests, Iterable):
+        raise TypeError(f"requests must be a sequence of mappings, got {type(requests).__name__}")
+    return [_check_request(place, request, min_confidence) for place, request in enumerate(requests)]
+
+
+def _check_request(place: int, request: Any, min_confidence: Any) -> Request:
+    if not isinstance(request, Mapping):
+        raise TypeError(f"request {place} must be a mapping, got {type(request).__name__}")
+    for key in ("state", "questions"):
+        if key not in request:
+            raise ValueError(f"request {place} has no {key!r}")
+    unknown = [key for key in request if key not in REQUEST_KEYS]
+    if unknown:
+        raise ValueError(
+            f"request {place} has an unknown key {unknown[0]!r}; expected {', '.join(sorted(REQUEST_KEYS))}"
+        )
+    own = request.get("min_confidence")
+    check_min_confidence(own)
+    return Request(**{**request, "min_confidence": min_confidence if own is None else own})
+
+
+def by_checkpoint(models: Sequence[str | None]) -> list[list[int]]:
+    """Positions of the requests of each checkpoint, checkpoints in order of first appearance."""
+    groups: dict[str | None, list[int]] = {}
+    for place, model in enumerate(models):
+        groups.setdefault(model, []).append(place)
+    return list(groups.values())
+
+
+def by_pass(
+    requests: Iterable[tuple[Request, PredictContext]],
+) -> list[list[tuple[Request, PredictContext]]]:
+    """Groups of started requests that one call of the Agent can answer, in order of first appearance.
+
+    They ask the same questions in the same order under the same budgets and language. Read after the start hooks, which
+    may have changed all of it but the language.
+    """
+    groups: dict[Hashable, list[tuple[Request, PredictContext]]] = {}
+    for request, ctx in requests:
+        key = (_frozen(ctx.questions), _frozen(ctx.max_len), _frozen(ctx.head_max_len), request.lang)
+        groups.setdefault(key, []).append((request, ctx))
+    return list(groups.values())
+
+
+def _frozen(value: Any) -> Hashable:
+    """A hashable stand-in: equal for values that mean the same to a checkpoint, order and type included."""
+    if isinstance(value, Mapping):
+        return ("mapping", *((_frozen(key), _frozen(entry)) for key, entry in value.items()))
+    if isinstance(value, list | tuple):
+        return ("list", *(_frozen(entry) for entry in value))
+    if value is None or isinstance(value, str | int | float | bool):
+        return (type(value).__name__, value)  # the type, because 1, 1.0 and True are one key to a dict
+    return ("object", id(value))

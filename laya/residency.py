@@ -1,0 +1,273 @@
+"""Which checkpoints are in memory: builds, uses, and who has to go. Loads nothing itself and fires no hook.
+
+The Router hands in how to build a checkpoint and fires `on_evict` and `on_load` for what is reported back. A build
+never holds up a request for a checkpoint that is resident; threads that want the same checkpoint share one build.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+REMEMBER_FAILURE_S = 5.0
+"""Seconds for which a failed build is not tried again, so that a broken checkpoint cannot stop a process."""
+
+DRAIN_S = 30.0
+"""Seconds that an eviction before a build waits for calls that still use the victim's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentView:
+    """A resident checkpoint as the choice of victims sees it."""
+
+    name: str
+    in_use: bool
+
+
+def choose_victims(residents: Sequence[ResidentView], room_for: int) -> list[str]:
+    """Who has to go so that `room_for` checkpoints stay: least recently used first, those in use last.
+
+    Args:
+        residents: those that may go, least recently used first.
+        room_for: how many of them may stay (0 or more).
+    """
+    surplus = max(0, len(residents) - max(0, room_for))
+    idle_first = sorted(residents, key=lambda resident: resident.in_use)  # stable: keeps the order of use
+    return [resident.name for resident in idle_first[:surplus]]
+
+
+@dataclass(slots=True)
+class _Resident:
+    agent: Any
+    users: Counter[int] = field(default_factory=Counter)  # thread id to number of calls in flight
+
+
+@dataclass(slots=True, eq=False)
+class _Build:
+    """A build under way; its waiters are counted so that its result is in use before anybody could evict it."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    waiters: Counter[int] = field(default_factory=Counter)  # thread id to waiting calls, the builder's included
+    resident: _Resident | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: Exception
+    until: float
+
+
+_build_turn = threading.Lock()
+"""One build at a time in a process: two would double the peak of memory and share the disk's bandwidth."""
+
+
+class Residency:
+    """The checkpoints of one Router that are in memory, least recently used first. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        max_loaded: int,
+        *,
+        evict_first: bool = False,
+        on_change: Callable[[Sequence[str], str | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep at most `max_loaded` checkpoints.
+
+        `on_change(evicted, built)` is called once a load that changed something, outside every lock and in the thread
+        that did it: the names that went, in order, and the name that came, or None when its build failed.
+        """
+        self.max_loaded = max_loaded
+        self.evict_first = evict_first
+        self._on_change = on_change
+        self._clock = clock
+        self._residents: OrderedDict[str, _Resident] = OrderedDict()
+        self._builds: dict[str, _Build] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._changed = threading.Condition()  # guards the three tables; never held during a build or a hook
+
+    @property
+    def names(self) -> list[str]:
+        """Resident names, least recently used first."""
+        with self._changed:
+            return list(self._residents)
+
+    @contextmanager
+    def use(self, name: str, build: Callable[[], Any]) -> Iterator[Any]:
+        """The Agent of `name`, in use for the block, built with `build` if it is not resident."""
+        agent, resident = self._acquire(name, build)
+        try:
+            yield agent
+        finally:
+            # An evicted Agent is freed when its last user lets go, which is here.
+            del agent
+            self._release(resident)
+            del resident
+
+    def get(self, name: str, build: Callable[[], Any]) -> Any:
+        """The Agent of `name`, built if it is not resident; nothing keeps it from being evicted afterwards."""
+        with self.use(name, build) as agent:
+            return agent
+
+    def peek(self, name: str) -> Any:
+        """The Agent of `name` if it is resident, else None; says nothing about its use."""
+        with self._changed:
+            resident = self._residents.get(name)
+            return None if resident is None else resident.agent
+
+    def put(self, name: str, agent: Any) -> None:
+        """Make a finished Agent resident under `name`, with room for it beside what is there."""
+        with self._changed:
+            self._residents[name] = _Resident(agent)
+            self._residents.move_to_end(name)
+            self._failures.pop(name, None)
+            self.max_loaded = max(self.max_loaded, len(self._residents))
+
+    def drop(self, name: str) -> bool:
+        """Let go of `name`; whether it was resident. Its memory is free once calls in flight have ended."""
+        with self._changed:
+            resident = self._residents.pop(name, None)
+            self._failures.pop(name, None)
+        was_resident = resident is not None
+        del resident
+        if was_resident:
+            free_memory()
+        return was_resident
+
+    def forget_failure(self, name: str) -> None:
+        """Let the next load of `name` try again at once."""
+        with self._changed:
+            self._failures.pop(name, None)
+
+    def _acquire(self, name: str, build: Callable[[], Any]) -> tuple[Any, _Resident]:
+        while True:
+            with self._changed:
+                resident = self._residents.get(name)
+                if resident is not None:
+                    resident.users[threading.get_ident()] += 1
+                    self._residents.move_to_end(name)
+                    return resident.agent, resident
+                under_way = self._builds.get(name)
+                joined = under_way is not None
+                if under_way is None:
+                    self._refuse_remembered(name)
+                    self._builds[name] = under_way = _Build()
+                under_way.waiters[threading.get_ident()] += 1
+            if not joined:
+                return self._build(name, under_way, build)
+            under_way.done.wait()
+            if under_way.resident is not None:
+                return under_way.resident.agent, under_way.resident
+            if isinstance(under_way.error, Exception):
+                raise _again(under_way.error)
+            # The building thread was interrupted (Ctrl-C, SystemExit), which is no answer for this one: build it here.
+
+    def _build(self, name: str, mine: _Build, build: Callable[[], Any]) -> tuple[Any, _Resident]:
+        evicted: list[str] = []
+        try:
+            with _build_turn:
+                if self.evict_first:
+                    evicted += self._make_room(1)
+                resident = self._register(name, mine, build())
+                evicted += self._make_room(0, keep=name)
+        except BaseException as error:
+            self._fail(name, mine, error)
+            try:
+                if evicted:
+                    self._on_change(evicted, None)
+            except BaseException as second:  # noqa: BLE001  # the build's own failure is what the caller must see
+                error.add_note(f"then reporting the evictions {evicted} failed: {second!r}")
+            raise
+        try:
+            self._on_change(evicted, name)
+        except BaseException:
+            self._release(resident)
+            raise
+        return resident.agent, resident
+
+    def _register(self, name: str, mine: _Build, agent: Any) -> _Resident:
+        resident = _Resident(agent, mine.waiters)
+        with self._changed:
+            self._residents[name] = mine.resident = resident
+            del self._builds[name]
+        mine.done.set()
+        return resident
+
+    def _fail(self, name: str, mine: _Build, error: BaseException) -> None:
+        with self._changed:
+            mine.error = error
+            if self._builds.get(name) is mine:
+                del self._builds[name]
+            if isinstance(error, Exception):
+                bare = _again(error)
+                bare.__cause__ = None  # its traceback would keep the frames of the failed build, and their memory
+                self._failures[name] = _Failure(bare, self._clock() + REMEMBER_FAILURE_S)
+        mine.done.set()
+
+    def _make_room(self, extra: int, keep: str | None = None) -> list[str]:
+        """Evict until `extra` more fit beside those that stay; with evict_first, wait until their memory is free."""
+        with self._changed:
+            candidates = [
+                ResidentView(name, in_use=resident.users.total() > 0)
+                for name, resident in self._residents.items()
+                if name != keep
+            ]
+            kept = 1 if keep is not None else 0
+            victims = choose_victims(candidates, self.max_loaded - extra - kept)
+            gone = [self._residents.pop(name) for name in victims]
+            if self.evict_first and gone:
+                # A call of this very thread that uses a victim cannot end while we wait, so it does not count.
+                me = threading.get_ident()
+                self._changed.wait_for(
+                    lambda: all(users <= 0 for one in gone for who, users in one.users.items() if who != me),
+                    timeout=DRAIN_S,
+                )
+        if gone:
+            del gone
+            free_memory()
+        return victims
+
+    def _release(self, resident: _Resident) -> None:
+        with self._changed:
+            resident.users[threading.get_ident()] -= 1
+            self._changed.notify_all()
+
+    def _refuse_remembered(self, name: str) -> None:
+        failure = self._failures.get(name)
+        if failure is None:
+            return
+        left = failure.until - self._clock()
+        if left <= 0:
+            del self._failures[name]
+            return
+        error = _again(failure.error)
+        error.add_note(f"this build failed a moment ago and is tried again in {left:.1f} s at the earliest")
+        raise error
+
+
+def _again(error: BaseException) -> Any:
+    """The same error for another thread to raise: two threads must not share one traceback."""
+    try:
+        fresh = copy.copy(error)
+    except Exception:  # noqa: BLE001  # an error class whose arguments do not rebuild it
+        fresh = RuntimeError(f"{type(error).__name__}: {error}")
+    fresh.__traceback__ = None
+    fresh.__cause__ = error
+    return fresh
+
+
+def free_memory() -> None:
+    """Give the memory of dropped Agents back, on the device too."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

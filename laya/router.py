@@ -1,0 +1,425 @@
+"""Several checkpoints behind one call: choose one for each request, keep some resident, run the lifecycle around both.
+
+The order of events is the page `docs/lifecycle.md`. What decides where a request goes is `laya.routing`, what stays in
+memory `laya.residency`, how requests share forward passes `laya.grouping`. Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from laya.asking import ask, ask_together, single_result
+from laya.catalog import DEFAULT_MODELS
+from laya.confidence import check_min_confidence
+from laya.context import PredictContext, new_run_id
+from laya.grouping import Request, by_checkpoint, by_pass, check_requests
+from laya.hooks import HookCallable, HookRegistry, HookRun
+from laya.lifecycle import complete, fail
+from laya.questions import check_state
+from laya.residency import Residency
+from laya.routing import LangGuess, RouteDecision, decide, prefer_resident_stand_in
+from laya.sources import Source, Sources
+
+
+class Router(HookRegistry):
+    """Chooses a checkpoint for each request and keeps some of them resident. Safe to call from many threads."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Source] | None = None,
+        device: str | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        revisions: Mapping[str, str | None] | None = None,
+        max_loaded: int = 2,
+        default: str = "multilingual",
+        auto_task_detection: bool = False,
+        preload: bool | Sequence[str] = False,
+        lang_guess: LangGuess | None = None,
+        hooks: Any = None,
+        on_predict_start: HookCallable | Sequence[HookCallable] | None = None,
+        on_predict_end: HookCallable | Sequence[HookCallable] | None = None,
+        hooks_raise: bool = True,
+        hooks_concurrent: bool = True,
+        hooks_timeout: float | None = None,
+        agent_kwargs: Mapping[str, Any] | None = None,
+        sha256_digests: Mapping[str, Mapping[str, str] | None] | None = None,
+        *,
+        defer_load: bool = False,
+        prefer_resident: bool = False,
+        evict_first: bool = False,
+    ) -> None:
+        """Register the checkpoints; none is loaded before it is needed, unless `preload` says so.
+
+        Args:
+            models: name to source; adds to the built-in names, or points one of them elsewhere.
+            device, token: for every Agent that is built.
+            revision, revisions: Hub commit, branch or tag for all checkpoints, or by name.
+            max_loaded: how many checkpoints stay resident.
+            default: the checkpoint for text whose language is undecided.
+            auto_task_detection: send requests whose question ids are a known workflow's to `typed-decisions`.
+            preload: True for every checkpoint given in `models` (every built-in one without), or their names.
+            lang_guess: a language code, or a callable of the state, for calls that bring none.
+            hooks, on_predict_start, on_predict_end, hooks_raise, hooks_concurrent, hooks_timeout: see `laya.hooks`.
+            agent_kwargs: more arguments for every Agent (`dtype`, `lang_temperatures`, `batch_size`, `hooks`, …).
+            sha256_digests: name to the `expected_sha256` of its Agent.
+            defer_load: load after the start hooks, and only if something is left to infer, so that a hit loads nothing.
+            prefer_resident: where detection chose a checkpoint that is not resident, use a declared stand-in that is.
+            evict_first: make room before a build instead of after it, where memory holds no more than `max_loaded`.
+
+        Raises:
+            ValueError: `max_loaded` below 1, or a default or preloaded name that is not registered.
+        """
+        super().__init__(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_concurrent, hooks_timeout)
+        if isinstance(max_loaded, bool) or not isinstance(max_loaded, int) or max_loaded < 1:
+            raise ValueError(f"max_loaded must be a positive number of checkpoints, got {max_loaded!r}")
+        self._sources = Sources(models)
+        self.device, self.token = device, token
+        self.revision = revision
+        self.revisions = {self.resolve(name): value for name, value in (revisions or {}).items()}
+        self.sha256_digests = {self.resolve(name): value for name, value in (sha256_digests or {}).items()}
+        self.default = self.resolve(default)
+        self.auto_task_detection, self.lang_guess = auto_task_detection, lang_guess
+        self.agent_kwargs = dict(agent_kwargs or {})
+        self.defer_load, self.prefer_resident = defer_load, prefer_resident
+        self._residency = Residency(max_loaded, evict_first=evict_first, on_change=self._announce)
+        if preload is True:
+            self.preload(list(models or DEFAULT_MODELS))
+        elif preload:
+            self.preload(preload)
+
+    def __repr__(self) -> str:
+        """Name what is resident and the settings that decide it."""
+        return f"Router(loaded={self.loaded}, max_loaded={self.max_loaded}, default={self.default!r})"
+
+    # --- checkpoints ---
+
+    @property
+    def loaded(self) -> list[str]:
+        """Names of the resident checkpoints, least recently used first."""
+        return self._residency.names
+
+    @property
+    def max_loaded(self) -> int:
+        """How many checkpoints stay resident; `attach` and `preload` raise it when they bring more."""
+        return self._residency.max_loaded
+
+    @property
+    def models(self) -> dict[str, Source | None]:
+        """A copy of name to source, the built-in ones included; None for a checkpoint that was attached."""
+        return self._sources.as_dict()
+
+    def resolve(self, name: str) -> str:
+        """The registered name that a name or alias means; ValueError that lists them if none."""
+        return self._sources.resolve(name)
+
+    def register(self, name: str, source: Source) -> str:
+        """Make `source` known under `name` (or point a known name elsewhere), and return the registered name.
+
+        A resident checkpoint of that name stays until it is unloaded or evicted.
+
+        Raises:
+            ValueError: a blank name, or a source that is neither a path, a Hub id nor (repository, subfolder).
+        """
+        registered = self._sources.register(name, source)
+        self._residency.forget_failure(registered)
+        return registered
+
+    def load(self, name: str) -> Any:
+        """The Agent of a checkpoint, built if it is not resident: then `on_evict` and `on_load` fire, outside any lock.
+
+        Raises:
+            ValueError: the name means no registered checkpoint, or the checkpoint is refused.
+            FileNotFoundError: its files are not there.
+        """
+        resolved = self.resolve(name)
+        return self._residency.get(resolved, lambda: self._build(resolved))
+
+    def preload(self, names: Sequence[str] | None = None) -> Router:
+        """Load several checkpoints (None: every registered one) with room for all of them, and return self."""
+        wanted = list(dict.fromkeys(self.resolve(name) for name in (self._sources if names is None else names)))
+        self._residency.max_loaded = max(self._residency.max_loaded, len(wanted))
+        for name in wanted:
+            self.load(name)
+        return self
+
+    def attach(self, name: str, agent: Any) -> Any:
+        """Make a finished Agent resident under `name`, known or new, and return it. No `on_load`: nothing was built."""
+        self._residency.put(self._sources.add_without_source(name), agent)
+        return agent
+
+    def unload(self, name: str | None = None) -> None:
+        """Let go of one checkpoint, or of all; `on_evict` fires for each that was resident."""
+        names = self.loaded if name is None else [self.resolve(name)]
+        dropped = [each for each in names if self._residency.drop(each)]
+        if dropped:
+            self._announce(dropped, None)
+
+    def _build(self, name: str) -> Any:
+        from laya.agent import Agent  # noqa: PLC0415  # torch is imported when the first checkpoint is built
+
+        repo, subfolder = self._sources.place_of(name)
+        arguments: dict[str, Any] = {
+            "device": self.device,
+            "token": self.token,
+            "subfolder": subfolder,
+            "revision": self.revisions.get(name, self.revision),
+            "expected_sha256": self.sha256_digests.get(name),
+        }
+        return Agent(repo, **(arguments | self.agent_kwargs))
+
+    def _announce(self, evicted: Sequence[str], built: str | None) -> None:
+        run = self.hook_run()
+        failures: list[BaseException] = []
+        events = [("on_evict", name) for name in evicted] + ([("on_load", built)] if built else [])
+        for event, name in events:
+            agent = self._residency.peek(name) if event == "on_load" else None
+            ctx = PredictContext([], {}, model=name, agent=agent, router=self)
+            try:
+                run.fire_each(event, ctx)
+            except BaseException as error:  # noqa: BLE001  # raised below, after every event has been told
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    # --- routing ---
+
+    def route(
+        self,
+        state: Any,
+        questions: Mapping[Any, Any] | None = None,
+        model: str | None = None,
+        task: str | None = None,
+        lang: str | None = None,
+        lang_guess: LangGuess | None = None,
+        hooks: Any = None,
+        hooks_raise: bool | None = None,
+        hooks_timeout: float | None = None,
+    ) -> RouteDecision:
+        """Where a request goes, after `on_route` hooks; loads nothing. See `laya.routing.decide` for the order.
+
+        Raises:
+            ValueError: a name or task that is not known.
+        """
+        run = self.hook_run(hooks, hooks_raise=hooks_raise, hooks_timeout=hooks_timeout)
+        request = Request(state, questions or {}, model=model, task=task, lang=lang, lang_guess=lang_guess)
+        return self._route(request, run, new_run_id())
+
+    def route_batch(
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        hooks: Any = None,
+        hooks_raise: bool | None = None,
+        hooks_timeout: float | None = None,
+    ) -> list[RouteDecision]:
+        """Where each request goes, in order; `on_route` fires once a request and nothing is loaded.
+
+        Raises:
+            TypeError, ValueError: a request that is not a mapping with `state` and `questions`, named by its position.
+        """
+        run = self.hook_run(hooks, hooks_raise=hooks_raise, hooks_timeout=hooks_timeout)
+        return [self._route(request, run, new_run_id()) for request in check_requests(requests)]
+
+    def _route(self, request: Request, run: HookRun, run_id: str) -> RouteDecision:
+        """Decide, let `on_route` hooks replace the decision, and return what stands in the end."""
+        ctx = PredictContext([request.state], request.questions, run_id=run_id, router=self)
+        decision = decide(
+            request.state,
+            request.questions,
+            model=request.model,
+            task=request.task,
+            lang=request.lang,
+            lang_guess=request.lang_guess,
+            router_lang_guess=self.lang_guess,
+            default=self.default,
+            auto_task_detection=self.auto_task_detection,
+            canonical=self.resolve,
+            repo_of=self._sources.describe,
+        )
+        if self.prefer_resident:
+            decision = prefer_resident_stand_in(decision, self.loaded, self._sources.describe)
+        ctx.decision = decision
+        run.fire("on_route", ctx)
+        final = ctx.decision
+        if not isinstance(final, Mapping) or "model" not in final:
+            raise TypeError(
+                f"an on_route hook left ctx.decision as {type(final).__name__}; "
+                "it must be a mapping with the key 'model'"
+            )
+        return final if isinstance(final, RouteDecision) else RouteDecision(final)
+
+    # --- predictions ---
+
+    def predict(
+        self,
+        state: Any,
+        questions: Mapping[Any, Any],
+        model: str | None = None,
+        task: str | None = None,
+        lang: str | None = None,
+        lang_guess: LangGuess | None = None,
+        hooks: Any = None,
+        on_predict_start: HookCallable | Sequence[HookCallable] | None = None,
+        on_predict_end: HookCallable | Sequence[HookCallable] | None = None,
+        hooks_raise: bool | None = None,
+        hooks_timeout: float | None = None,
+        max_len: int | None = None,
+        head_max_len: int | None = None,
+        min_confidence: float | Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Route one request, load its checkpoint if need be, and answer it.
+
+        Returns:
+            `{"model", "answers", "usage", "routing"}`; `routing` is the decision.
+
+        Raises:
+            TypeError, ValueError: the state, a question or an option is refused; the message names it.
+        """
+        check_min_confidence(min_confidence)
+        run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
+        request = Request(state, questions, model, task, lang, lang_guess, max_len, head_max_len)
+        ctx = self._context(request, new_run_id())
+        with ExitStack() as in_use:
+            try:
+                check_state(state)
+                ctx.decision = self._route(request, run, ctx.run_id)
+                ctx.model = self.resolve(ctx.decision["model"])
+                if not self.defer_load:
+                    in_use.enter_context(self._using([ctx]))
+                ctx.started_at = time.perf_counter()
+                run.fire("on_predict_start", ctx)
+                if ctx.results is None:
+                    if self.defer_load:
+                        in_use.enter_context(self._using([ctx]))
+                    ask(ctx, request)
+                _add_routing(ctx)
+            except BaseException as error:
+                fail(ctx, run, error, min_confidence)
+                raise
+            complete(ctx, run, min_confidence)
+        return single_result(ctx)
+
+    system_one = predict
+
+    def predict_batch(
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        batch_size: int | None = None,
+        min_confidence: float | Mapping[str, float] | None = None,
+        hooks: Any = None,
+        on_predict_start: HookCallable | Sequence[HookCallable] | None = None,
+        on_predict_end: HookCallable | Sequence[HookCallable] | None = None,
+        hooks_raise: bool | None = None,
+        hooks_timeout: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Answer many requests, in order, sharing forward passes; each result is what `predict` returns for it.
+
+        Args:
+            requests: mappings with `state` and `questions`, and any of `model`, `task`, `lang`, `lang_guess`,
+                `max_len`, `head_max_len`, `min_confidence`.
+            batch_size: states that go through a model together.
+            min_confidence: for requests that bring none of their own.
+            hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout: as in `predict`, once a request.
+
+        Raises:
+            TypeError, ValueError: a request is refused; the message names its position or its question. Requests of
+                checkpoints that had finished before have had their end hooks, with their results.
+        """
+        check_min_confidence(min_confidence)
+        run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
+        checked = check_requests(requests, min_confidence)
+        for place, request in enumerate(checked):
+            if request.state is None:
+                raise TypeError(f"request {place} has no state: None is not one")
+        run_ids = [new_run_id() for _ in checked]
+        decisions = [self._route(request, run, run_id) for request, run_id in zip(checked, run_ids, strict=True)]
+        models = [self.resolve(decision["model"]) for decision in decisions]
+        results: list[dict[str, Any]] = [{} for _ in checked]
+        for places in by_checkpoint(models):
+            routed = [(checked[at], run_ids[at], decisions[at]) for at in places]
+            answered = self._predict_group(models[places[0]], routed, run, batch_size)
+            for at, result in zip(places, answered, strict=True):
+                results[at] = result
+        return results
+
+    def _predict_group(
+        self,
+        model: str,
+        routed: Sequence[tuple[Request, str, RouteDecision]],
+        run: HookRun,
+        batch_size: int | None,
+    ) -> list[dict[str, Any]]:
+        """Answer the requests of one checkpoint: all starts, shared passes, then all ends in reverse.
+
+        The contexts live no longer than this call: one that was kept would hold an Agent that the next load may evict.
+        """
+        group = [(request, self._context(request, run_id, decision, model)) for request, run_id, decision in routed]
+        started: list[tuple[Request, PredictContext]] = []
+        with ExitStack() as in_use:
+            try:
+                if not self.defer_load:
+                    in_use.enter_context(self._using([ctx for _, ctx in group]))
+                for request, ctx in group:
+                    started.append((request, ctx))
+                    ctx.started_at = time.perf_counter()
+                    run.fire("on_predict_start", ctx)
+                left = [(request, ctx) for request, ctx in group if ctx.results is None]
+                if left and self.defer_load:
+                    in_use.enter_context(self._using([ctx for _, ctx in group]))
+                for shared in by_pass(left):
+                    ask_together(shared, batch_size)
+                for _, ctx in group:
+                    _add_routing(ctx)
+            except BaseException as error:
+                for request, ctx in reversed(started):
+                    fail(ctx, run, error, request.min_confidence)
+                raise
+            self._complete_group(group, run)
+        return [single_result(ctx) for _, ctx in group]
+
+    @staticmethod
+    def _complete_group(group: Sequence[tuple[Request, PredictContext]], run: HookRun) -> None:
+        first: BaseException | None = None
+        for request, ctx in reversed(group):
+            try:
+                complete(ctx, run, request.min_confidence)
+            except BaseException as error:  # noqa: BLE001  # raised below, after every request has ended
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _context(
+        self, request: Request, run_id: str, decision: RouteDecision | None = None, model: str | None = None
+    ) -> PredictContext:
+        return PredictContext(
+            states=[request.state],
+            questions=request.questions,
+            run_id=run_id,
+            decision=decision,
+            model=model,
+            router=self,
+            max_len=request.max_len,
+            head_max_len=request.head_max_len,
+        )
+
+    @contextmanager
+    def _using(self, contexts: Sequence[PredictContext]) -> Iterator[None]:
+        """Keep the contexts' checkpoint in use for the block, and leave the time that it took to load out of theirs."""
+        name = contexts[0].model
+        before = time.perf_counter()
+        with self._residency.use(name, lambda: self._build(name)) as agent:  # type: ignore[arg-type]
+            loading = time.perf_counter() - before
+            for ctx in contexts:
+                ctx.agent = agent
+                ctx.started_at += loading
+            del agent
+            yield
+
+
+def _add_routing(ctx: PredictContext) -> None:
+    """Give a skipped result the decision that a computed one has, unless it brings its own."""
+    for result in ctx.results or ():
+        result.setdefault("routing", ctx.decision)
