@@ -55,9 +55,7 @@ TICKETS: tuple[Ticket, ...] = (
     Ticket("en", "returns", "You sent me the blue kettle instead of the red one. How do I send it back?"),
     Ticket("tr", "billing", "Kredi kartımdan aynı fatura için iki kez para çekilmiş, lütfen iade edin."),
     Ticket("zh", "sales", "请问企业版的价格是多少？购买一百个账号有折扣吗？"),
-    Ticket(
-        "en", "technical", "Error 504 on the checkout page, our whole shop is down and we are losing orders."
-    ),
+    Ticket("en", "technical", "Error 504 on the checkout page, our whole shop is down and we are losing orders."),
     Ticket("ar", "delivery", "وصلت الشحنة متأخرة أسبوعين والصندوق كان مكسوراً من جميع الجوانب."),
     Ticket(
         "ru",
@@ -71,9 +69,7 @@ TICKETS: tuple[Ticket, ...] = (
         "Auf meiner Rechnung steht eine Gebühr, die ich nie bestellt habe. Ich möchte das Geld zurück.",
     ),
     Ticket("fr", "delivery", "Le colis est arrivé complètement écrasé et deux verres sont cassés."),
-    Ticket(
-        "en", "sales", "Which plan would you recommend for a team of twelve, and what does it cost per year?"
-    ),
+    Ticket("en", "sales", "Which plan would you recommend for a team of twelve, and what does it cost per year?"),
     Ticket("es", "technical", "La aplicación se cierra sola cuando intento subir una foto."),
     Ticket("ja", "returns", "届いたシャツの色が注文と違うので、返品して交換したいです。"),
     Ticket("en", "returns", "These shoes are too small, can I exchange them for size 44?"),
@@ -85,9 +81,7 @@ TICKETS: tuple[Ticket, ...] = (
         "The courier never rang the bell and now the tracking page says the package is lost.",
     ),
     Ticket("hi", "billing", "मेरे कार्ड से दो बार पैसे कट गए हैं, कृपया एक भुगतान वापस करें।"),
-    Ticket(
-        "nl", "sales", "Wat kost het zakelijke abonnement voor vijftig gebruikers, en krijgen wij korting?"
-    ),
+    Ticket("nl", "sales", "Wat kost het zakelijke abonnement voor vijftig gebruikers, en krijgen wij korting?"),
     Ticket("en", "account", "The verification code never reaches my phone, so I can't log in."),
     Ticket("pl", "technical", "Po aktualizacji aplikacja się zawiesza i trzeba ją uruchamiać od nowa."),
     Ticket("tr", "returns", "Yanlış renkte bir çanta geldi, geri göndermek ve değiştirmek istiyorum."),
@@ -104,9 +98,7 @@ TICKETS: tuple[Ticket, ...] = (
     Ticket("en", "sales", "I would like a quote for two hundred headsets delivered to Dublin."),
     Ticket("fr", "billing", "J'ai été débité deux fois pour la même commande, merci de me rembourser."),
     Ticket("es", "delivery", "El repartidor dejó mi paquete en una dirección equivocada."),
-    Ticket(
-        "en", "returns", "The lamp does not fit our living room. I want to return it and get my money back."
-    ),
+    Ticket("en", "returns", "The lamp does not fit our living room. I want to return it and get my money back."),
     Ticket("ja", "billing", "今月の請求書に身に覚えのない料金が含まれています。返金してください。"),
     Ticket("it", "delivery", "Il pacco doveva arrivare martedì, oggi è venerdì e nessuno sa dove sia."),
     Ticket("en", "delivery", "Half of the plates arrived broken, the box was crushed on one side."),
@@ -115,9 +107,7 @@ TICKETS: tuple[Ticket, ...] = (
     Ticket("en", "account", "Please delete my account and send me a copy of my personal data first."),
     Ticket("nl", "returns", "De trui is te groot, ik wil hem terugsturen en ruilen voor maat M."),
     Ticket("pl", "billing", "Na fakturze jest zła kwota, proszę o korektę i zwrot nadpłaty."),
-    Ticket(
-        "en", "technical", "Bluetooth keeps disconnecting after a minute, I have restarted everything twice."
-    ),
+    Ticket("en", "technical", "Bluetooth keeps disconnecting after a minute, I have restarted everything twice."),
     Ticket("tr", "sales", "Elli kullanıcı için yıllık abonelik fiyatı nedir, indirim yapıyor musunuz?"),
     Ticket("zh", "account", "我的账号无法登录，一直提示密码错误。"),
     Ticket(

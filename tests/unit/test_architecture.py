@@ -133,9 +133,7 @@ def test_what_a_backend_or_a_command_imports_reaches_nothing_heavy(module: str) 
     assert heavy == {}
 
 
-@pytest.mark.parametrize(
-    "module", sorted(name for name in MODULES if name.split(".")[0] in {"laya", "hooks"})
-)
+@pytest.mark.parametrize("module", sorted(name for name in MODULES if name.split(".")[0] in {"laya", "hooks"}))
 def test_the_library_knows_nothing_of_the_queue(module: str) -> None:
     queue = {"celery", "kombu", "flower"} | ({"redis"} if module.startswith("laya") else set())
     assert {name.partition(".")[0] for name in imports(module, into_functions=True)} & queue == set()
