@@ -70,21 +70,35 @@ def test_the_image_is_built_from_files_that_exist_and_does_not_run_as_root() -> 
     assert "\nUSER laya\n" in text.rpartition("FROM ")[2]
 
 
-def compose_is_installed() -> bool:
-    if shutil.which("docker") is None:
-        return False
-    return subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=60).returncode == 0
+def compose() -> list[str]:
+    """The command of an installed compose, its plugin or its own; empty without one."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if (
+            shutil.which(command[0])
+            and subprocess.run([*command, "version"], capture_output=True, timeout=60).returncode == 0
+        ):
+            return command
+    return []
 
 
-@pytest.mark.skipif(not compose_is_installed(), reason="runs where docker and its compose plugin are installed")
-def test_compose_itself_accepts_the_file() -> None:
-    environment = {**os.environ, "FLOWER_PASSWORD": "x"}
-    run = subprocess.run(
-        ["docker", "compose", "config", "--quiet"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
+def read_by_compose(**passwords: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "FLOWER_PASSWORD"} | passwords
+    return subprocess.run(
+        [*compose(), "config", "--quiet"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
     )
+
+
+needs_compose = pytest.mark.skipif(not compose(), reason="runs where docker's compose is installed")
+
+
+@needs_compose
+def test_compose_itself_accepts_the_file() -> None:
+    run = read_by_compose(FLOWER_PASSWORD="x")
     assert run.returncode == 0, run.stderr
+
+
+@needs_compose
+def test_compose_itself_refuses_a_dashboard_without_a_password() -> None:
+    run = read_by_compose()
+    assert run.returncode != 0
+    assert "set FLOWER_PASSWORD" in run.stderr
