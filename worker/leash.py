@@ -35,7 +35,7 @@ def start(
     Returns:
         The process. Its `stdin` is the leash: closing it, or dying, ends the child.
     """
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, "-m", "worker.leash", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=output,

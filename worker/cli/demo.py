@@ -1,0 +1,187 @@
+"""`laya-workers demo`: how the demo looks. Its course is `worker.demo`'s, its tickets `worker.tickets`'."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from producer.app import PredictionApp
+from producer.checkpoints import SMALL, parse_checkpoints
+from producer.settings import ProducerSettings
+from producer.tasks import register as register_tasks
+from worker.cli.answers import confidence_style, percent
+from worker.cli.screen import Code, CommandError, out, say
+from worker.demo import SETTINGS, VISIBILITY_SECONDS, Demo, DemoFailed, Reply, WorkerSummary
+from worker.fleet import LocalFleet
+from worker.interrupts import Interrupts, Stopped
+from worker.presets import TRIAGE
+from worker.tickets import TICKETS
+
+WIDE = 100
+"""Columns from which the table spells its answers out."""
+
+CHECKPOINT_STYLES = {"english": "cyan", "multilingual": "magenta"}
+WORKER_STYLES = {"one": "blue", "two": "yellow"}
+
+
+def demo(
+    checkpoints: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Checkpoints, as in LAYA_CHECKPOINTS; else the small ones.")
+    ] = None,
+) -> None:
+    """Start a server and two workers, send tickets in many languages, show the answers, stop everything."""
+    listed = checkpoints or SMALL
+    registered = parse_checkpoints(listed)
+    if any(checkpoint.small for checkpoint in registered):
+        build_small()
+    fleet = LocalFleet({**SETTINGS, "LAYA_CHECKPOINTS": listed}, quiet=True)
+    with Interrupts(at_once=fleet.kill) as interrupts, fleet:
+        settings = ProducerSettings(
+            broker_url=fleet.server.url,
+            result_url=fleet.server.url,
+            checkpoints=registered,
+            visibility_timeout=VISIBILITY_SECONDS,
+        )
+        failed = run(fleet, PredictionApp(settings), interrupts)
+    if failed:
+        raise CommandError(f"{failed} of {len(TICKETS)} tickets were answered with an error", Code.FAILED)
+
+
+def build_small() -> None:
+    """Build the small checkpoints here, so that two workers do not do it at once."""
+    from laya import small  # noqa: PLC0415 - imports torch
+
+    with out.status("looking for the small checkpoints, building them at first use"):
+        small.checkpoints()
+
+
+def run(fleet: LocalFleet, app: PredictionApp, interrupts: Interrupts) -> int:
+    """The demo on a started fleet, up to the summary; how many tickets ended in an error."""
+    submit, _ = register_tasks(app)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out, transient=True) as progress:
+        bar = progress.add_task("starting two workers", total=None)
+        course = Demo(fleet, app, interrupts, tell=say, on_reply=lambda _: progress.advance(bar))
+        try:
+            course.start_workers()
+            progress.reset(bar, total=len(TICKETS), description="asking")
+            started = time.monotonic()
+            course.run(TICKETS, lambda ticket: submit.delay(ticket.text, TRIAGE))
+            took = time.monotonic() - started
+            summaries = course.summaries()
+        except DemoFailed as error:
+            raise CommandError(str(error), Code.UNAVAILABLE) from None
+        except Stopped as stopped:
+            say(f"{stopped}: stopping; {len(course.replies)} of {len(TICKETS)} tickets were answered")
+            return 0
+    show(course.replies, summaries, took)
+    return sum(reply.error is not None for reply in course.replies)
+
+
+def show(replies: Sequence[Reply], summaries: Sequence[WorkerSummary], took: float) -> None:
+    """The table in the tickets' order, and the summary."""
+    order = {ticket.text: number for number, ticket in enumerate(TICKETS)}
+    out.print(answers_table(sorted(replies, key=lambda reply: order[reply.ticket.text]), wide=out.width >= WIDE))
+    out.print()
+    out.print(summary_table(summaries))
+    out.print()
+    for line in closing_lines(replies, took):
+        out.print(line)
+
+
+def answers_table(replies: Sequence[Reply], *, wide: bool) -> Table:
+    """One line a ticket: text, checkpoint, worker, the three answers, confidence, time."""
+    table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), show_edge=False, header_style="bold", expand=True)
+    table.add_column("ticket", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("checkpoint" if wide else "checkpt.", no_wrap=True)
+    table.add_column("worker" if wide else "wkr", no_wrap=True)
+    table.add_column("team", no_wrap=True)
+    table.add_column("urgency" if wide else "urg", no_wrap=True)
+    table.add_column("refund", no_wrap=True)
+    table.add_column("confidence" if wide else "conf", no_wrap=True, justify="right")
+    table.add_column("time", no_wrap=True, justify="right")
+    for reply in replies:
+        table.add_row(Text(reply.ticket.text), *cells(reply, wide=wide))
+    return table
+
+
+def cells(reply: Reply, *, wide: bool) -> list[Text]:
+    """The cells of a row, after the text."""
+    worker = Text(reply.worker or "-", style=WORKER_STYLES.get(reply.worker or "", ""))
+    spent = Text("-" if reply.seconds is None else f"{reply.seconds * 1000:.0f} ms", style="dim")
+    if reply.result is None:
+        return [Text("-"), worker, Text(reply.error or "", style="red"), Text(), Text(), Text(), spent]
+    answers: Mapping[str, Any] = reply.result["answers"]
+    model = str(reply.result["routing"]["model"])
+    team, urgency, refund = answers["team"], answers["urgency"], answers["refund"]
+    sure = team["answer_confidence"]
+    return [
+        Text(model if wide else model[:8], style=CHECKPOINT_STYLES.get(model, "")),
+        worker,
+        Text(team["choice"], style="bold"),
+        urgency_cell(urgency, wide=wide),
+        Text("yes" if refund["noul"] >= 0.5 else "no", style="bold" if refund["noul"] >= 0.5 else "dim"),
+        Text(percent(sure), style=confidence_style(sure)),
+        spent,
+    ]
+
+
+def urgency_cell(answer: Mapping[str, Any], *, wide: bool) -> Text:
+    """A score as filled and empty dots, with its figure where there is room."""
+    highest = len(answer["legend"]) - 1
+    filled = min(max(round(answer["score"]), 0), highest)
+    dots = Text("●" * filled, style="red" if filled == highest else "yellow")
+    dots.append("○" * (highest - filled), style="bright_black")
+    if wide:
+        dots.append(f" {answer['score']:.1f}", style="dim")
+    return dots
+
+
+def summary_table(summaries: Sequence[WorkerSummary]) -> Table:
+    """What each worker did."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    for header in ("worker", "answers", "loads", "resident now"):
+        table.add_column(header, no_wrap=True, justify="right" if header in {"answers", "loads"} else "left")
+    for summary in summaries:
+        name = Text(summary.name, style=WORKER_STYLES.get(summary.name, ""))
+        loads = "-" if summary.loads is None else str(summary.loads)
+        table.add_row(name, str(summary.answers), loads, ", ".join(summary.resident) or "-")
+    return table
+
+
+def closing_lines(replies: Sequence[Reply], took: float) -> list[Text]:
+    """Throughput, languages, and how often the team was the one that a person would choose."""
+    answered = [reply for reply in replies if reply.result is not None]
+    right = sum(reply.result["answers"]["team"]["choice"] == reply.ticket.team for reply in answered if reply.result)
+    languages = Counter(reply.ticket.language for reply in replies)
+    return [
+        Text.assemble(
+            (f"{len(replies)} tickets", "bold"),
+            f" in {len(languages)} languages in {took:.1f} s: ",
+            (f"{len(replies) / took:.0f} requests a second", "bold"),
+        ),
+        Text(f"{right} of {len(answered)} teams are those that a person chose; one in six would be by chance."),
+        Text("Confidence is the team's probability, time what the worker spent on the ticket.", style="dim"),
+        Text("Next: laya-workers up, then laya-workers submit; docs/quickstart.md", style="dim"),
+    ]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        short_help="See two workers answer tickets in many languages.",
+        epilog="Example: laya-workers demo --checkpoints small",
+    )(demo)

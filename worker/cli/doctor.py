@@ -1,0 +1,120 @@
+"""`laya-workers doctor`: is this machine, with these settings, able to ask or to serve?
+
+Each check is one line, a fault says what to do. It changes nothing and loads no checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+
+import redis
+import typer
+from rich.text import Text
+
+from producer.app import app
+from worker.cli.checkpoints import state_of
+from worker.cli.screen import Code, CommandError, out
+from worker.settings import WorkerSettings
+
+PACKAGES = ("celery", "kombu", "redis", "torch", "transformers", "flower")
+CONNECT_SECONDS = 2.0
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    GOOD = "good"
+    HINT = "hint"
+    FAULT = "fault"
+
+
+STYLES = {Verdict.GOOD: ("✓", "green"), Verdict.HINT: ("!", "yellow"), Verdict.FAULT: ("✗", "red")}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    verdict: Verdict
+    subject: str
+    detail: str
+
+
+def doctor() -> None:
+    """Check settings, server, packages, device and checkpoints, and say what to do about each fault."""
+    settings = WorkerSettings()
+    checks: tuple[Callable[[WorkerSettings], Iterator[Finding]], ...] = (packages, server, device, checkpoints)
+    findings = [finding for check in checks for finding in check(settings)]
+    for finding in findings:
+        sign, style = STYLES[finding.verdict]
+        out.print(Text.assemble((f"{sign} ", style), (f"{finding.subject:<14}", "bold"), finding.detail))
+    faults = sum(finding.verdict is Verdict.FAULT for finding in findings)
+    if faults:
+        raise CommandError(f"{faults} of {len(findings)} checks found a fault", Code.FAILED)
+
+
+def packages(_: WorkerSettings) -> Iterator[Finding]:
+    """Which versions are installed."""
+    yield Finding(Verdict.GOOD, "python", sys.version.split()[0])
+    for name in PACKAGES:
+        try:
+            yield Finding(Verdict.GOOD, name, version(name))
+        except PackageNotFoundError:
+            yield Finding(Verdict.HINT, name, "not installed; a backend needs none of torch, transformers, flower")
+
+
+def server(settings: WorkerSettings) -> Iterator[Finding]:
+    """Whether the broker answers, and keeps what it is given."""
+    where = app.connection_for_read().as_uri()  # without the password
+    client = redis.Redis.from_url(
+        settings.broker_url, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS
+    )
+    try:
+        facts = client.info()
+    except redis.RedisError as error:
+        yield Finding(Verdict.FAULT, "broker", f"{where}: {error}; start it, or set LAYA_BROKER_URL")
+        return
+    finally:
+        client.close()
+    yield Finding(Verdict.GOOD, "broker", f"{where}, version {facts.get('valkey_version') or facts['redis_version']}")
+    policy = facts.get("maxmemory_policy", "unknown")
+    if policy == "noeviction":
+        yield Finding(Verdict.GOOD, "eviction", policy)
+    else:
+        detail = f"{policy}: an evicted key is a lost request; set maxmemory-policy noeviction"
+        yield Finding(Verdict.FAULT, "eviction", detail)
+    if not facts.get("aof_enabled"):
+        yield Finding(Verdict.HINT, "persistence", "off: a restart of the server loses what waits; set appendonly yes")
+
+
+def device(settings: WorkerSettings) -> Iterator[Finding]:
+    """Where a worker would compute."""
+    try:
+        from laya.device import pick_device  # noqa: PLC0415 - imports torch
+    except ModuleNotFoundError:
+        yield Finding(Verdict.HINT, "device", "torch is not installed: this machine can ask, not serve")
+        return
+    try:
+        yield Finding(Verdict.GOOD, "device", str(pick_device(settings.device)))
+    except (RuntimeError, ValueError) as error:
+        yield Finding(Verdict.FAULT, "device", f"LAYA_DEVICE: {error}")
+
+
+def checkpoints(settings: WorkerSettings) -> Iterator[Finding]:
+    """Whether the registered checkpoints are on this machine."""
+    for checkpoint in settings.checkpoints:
+        place, here, found = state_of(checkpoint)
+        missing = Verdict.FAULT if checkpoint.is_path else Verdict.HINT
+        yield Finding(Verdict.GOOD if found else missing, checkpoint.name, f"{place}: {here}")
+
+
+def register(to: typer.Typer) -> None:
+    """Add the command."""
+    to.command(
+        short_help="Check settings, server, device and checkpoints.",
+        epilog="Example: LAYA_BROKER_URL=rediss://queue.example:6380/0 laya-workers doctor",
+    )(doctor)

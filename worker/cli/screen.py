@@ -1,0 +1,45 @@
+"""What all commands print with, and how they fail: two consoles, the exit codes, and errors as one clear line.
+
+Standard output carries results, standard error everything said about them, so that a pipe gets the results alone.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from rich.console import Console
+from rich.text import Text
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Code(IntEnum):
+    """How a command ends, for scripts."""
+
+    OK = 0
+    FAILED = 1  # the request was answered with an error, or a check found something wrong
+    USAGE = 2  # an option, a file or a setting cannot be used as it is
+    UNREACHABLE = 3  # the server or a worker did not answer in time
+    UNAVAILABLE = 4  # something that the command needs is not installed or did not start
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message is one line for a person, and says what to do."""
+
+    def __init__(self, message: str, code: Code) -> None:
+        """Hold the line and the exit code."""
+        super().__init__(message)
+        self.code = code
+
+
+def say(line: str, *, style: str = "") -> None:
+    """One line to standard error, beside the results."""
+    err.print(Text(line, style=style), soft_wrap=True)
+
+
+def report(message: str) -> None:
+    """An error, as one line to standard error."""
+    line = Text("error: ", style="bold red")
+    line.append(" ".join(message.split()), style="")
+    err.print(line, soft_wrap=True)

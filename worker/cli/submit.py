@@ -1,0 +1,87 @@
+"""`laya-workers submit`: ask one state's questions through the queue, as a backend would, and show the answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.panel import Panel
+from rich.text import Text
+
+from producer.client import predict
+from worker.cli.answers import answers_table
+from worker.cli.screen import Code, CommandError, out
+from worker.presets import PRESETS
+
+EXAMPLE = 'laya-workers submit "My parcel never arrived" --preset triage'
+
+
+def submit(
+    state: Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")],
+    questions: Annotated[
+        Path | None, typer.Option("--questions", "-q", metavar="FILE", help="Questions as JSON; - for standard input.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", "-p", metavar="NAME", help=f"Ready-made questions: {', '.join(PRESETS)}.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="Checkpoint to use.")] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Mark answers below it, 0 to 1.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the answer.")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Ask questions about a text, and print the answers."""
+    asked = read_questions(questions, preset)
+    text = sys.stdin.read() if state == "-" else state
+    result = predict(text, asked, timeout=timeout, model=model, min_confidence=min_confidence)
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False, indent=2))
+    else:
+        show(text, result)
+
+
+def read_questions(file: Path | None, preset: str | None) -> Mapping[str, Any]:
+    """The questions that the options name: a preset's, or a JSON file's.
+
+    Raises:
+        CommandError: both or neither are named, or what is named cannot be read.
+    """
+    if (file is None) == (preset is None):
+        raise CommandError("name the questions: --questions FILE or --preset triage", Code.USAGE)
+    if preset is not None:
+        if preset not in PRESETS:
+            raise CommandError(f"no preset is called {preset!r}: there is {', '.join(PRESETS)}", Code.USAGE)
+        return PRESETS[preset]
+    try:
+        text = sys.stdin.read() if str(file) == "-" else Path(str(file)).read_text(encoding="utf-8")
+        questions = json.loads(text)
+    except OSError as error:
+        raise CommandError(f"cannot read the questions: {error.strerror}: {file}", Code.USAGE) from None
+    except ValueError as error:
+        raise CommandError(f"the questions in {file} are not JSON: {error}", Code.USAGE) from None
+    if not isinstance(questions, dict):
+        raise CommandError(f"the questions in {file} must be a mapping of id to definition", Code.USAGE)
+    return questions
+
+
+def show(text: str, result: Mapping[str, Any]) -> None:
+    """The text, the answers, and how they came about."""
+    routing = result.get("routing") or {}
+    tokens = result["usage"]["input_tokens"]
+    out.print()
+    out.print(Panel(Text(text), border_style="bright_black", padding=(0, 1)))
+    out.print()
+    out.print(answers_table(result))
+    foot = Text(str(routing.get("model", "")), style="bold")
+    foot.append(f"  {routing.get('reason', '')}  {tokens} tokens", style="not bold dim")
+    out.print(foot)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Ask questions about a text.", epilog=f"Example: {EXAMPLE}")(submit)
