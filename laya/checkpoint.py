@@ -115,23 +115,26 @@ def locate(
     A built-in name goes before a directory of the same name, which is spelled with a ``./`` in front.
 
     Raises:
-        FileNotFoundError: the source is neither a built-in name, nor a directory, nor a Hub id.
-        ValueError: the subfolder leads out of the checkpoint.
+        FileNotFoundError: the source is the path of a directory that is not there.
+        ValueError: the source is an unknown name, or the subfolder leads out of the checkpoint.
     """
     if subfolder is not None:
         check_relative("subfolder", subfolder)
-    repository = str(source)
-    if isinstance(source, str) and source.strip().lower() in {*DEFAULT_MODELS, *ALIASES}:
-        repository, its_own = DEFAULT_MODELS[canonical_name(source, DEFAULT_MODELS)]
-        subfolder = subfolder or its_own
-    elif (directory := Path(source).expanduser()).is_dir():
+    name = source.strip().lower() if isinstance(source, str) else ""
+    if name in DEFAULT_MODELS or name in ALIASES:
+        repository, its_own = DEFAULT_MODELS[canonical_name(name, DEFAULT_MODELS)]
+        return _download(repository, subfolder or its_own, revision, token)
+    directory = Path(source).expanduser()
+    if directory.is_dir():
         return Located(directory / (subfolder or ""))
-    elif isinstance(source, Path) or not _HUB_ID.fullmatch(source):
-        raise FileNotFoundError(
-            f"checkpoint {shown(str(source))} is not a directory, not one of {', '.join(DEFAULT_MODELS)}, "
+    if isinstance(source, str) and _HUB_ID.fullmatch(source):
+        return _download(source, subfolder, revision, token)
+    if isinstance(source, str) and not set(source) & {"/", "\\"}:
+        raise ValueError(
+            f"unknown checkpoint {shown(source)}: it is not one of {', '.join(DEFAULT_MODELS)}, not a directory, "
             f"and not a Hub id such as owner/repository"
         )
-    return _download(repository, subfolder, revision, token)
+    raise FileNotFoundError(f"checkpoint {shown(str(source))}: there is no such directory")
 
 
 def read_config(path: Path) -> dict[str, Any]:
