@@ -1,1 +1,33 @@
 """What a web backend imports: two tasks, a client that waits for their answers, and the errors."""
+
+from producer.client import apredict, predict
+from producer.errors import (
+    BrokerUnavailable,
+    CheckpointUnavailable,
+    DeadlineExceeded,
+    InvalidRequest,
+    LayaError,
+    PayloadTooLarge,
+    PoisonedRequest,
+    PredictionFailed,
+    QueueFull,
+    UnknownCheckpoint,
+)
+from producer.tasks import submit_prediction, submit_predictions
+
+__all__ = [
+    "BrokerUnavailable",
+    "CheckpointUnavailable",
+    "DeadlineExceeded",
+    "InvalidRequest",
+    "LayaError",
+    "PayloadTooLarge",
+    "PoisonedRequest",
+    "PredictionFailed",
+    "QueueFull",
+    "UnknownCheckpoint",
+    "apredict",
+    "predict",
+    "submit_prediction",
+    "submit_predictions",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from laya.catalog import ALIASES, DEFAULT_MODELS, ENGLISH, MULTILINGUAL, canonical_name, normalise_name
@@ -41,6 +42,11 @@ class CheckpointSource:
     def is_path(self) -> bool:
         """Whether the source is a directory of this machine rather than a Hub repository."""
         return self.source is not None and self.source.startswith(_PATH_STARTS)
+
+    @property
+    def path(self) -> str:
+        """The directory, with the home directory spelled out."""
+        return str(Path(self.source or "").expanduser())
 
 
 BUILT_IN: Final = tuple(CheckpointSource(name) for name in DEFAULT_MODELS)

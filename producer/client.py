@@ -1,0 +1,166 @@
+"""Submit a request and wait for its answer, from plain code and from asyncio.
+
+`predict` blocks its thread, `apredict` only its coroutine. Both end in time, whatever the broker, the queue or the
+workers do; what goes wrong is one of `producer.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any, Final, Unpack
+
+from celery import states
+from kombu.utils.uuid import uuid
+
+from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
+from producer.request import PredictionOptions
+from producer.tasks import PredictionTask, is_eager, submit_prediction
+from producer.watch import Meta, ResultWatch
+
+# Publishing blocks its thread for about a millisecond. More threads than kombu has connections (10) would wait.
+_PUBLISHERS: Final = 8
+
+
+def predict(
+    state: Any,
+    questions: Mapping[Any, Any],
+    timeout: float | None = 10,
+    **options: Unpack[PredictionOptions],
+) -> dict[str, Any]:
+    """Ask a worker and wait for the answer.
+
+    Args:
+        state: what the questions are about: a text, a mapping or a list, as JSON has them.
+        questions: mapping of question id to definition.
+        timeout: seconds for everything; None waits for as long as it takes.
+        options: as for `Router.predict`: `model`, `task`, `lang`, `lang_guess`, `max_len`, `head_max_len`,
+            `min_confidence`.
+
+    Returns:
+        What `Router.predict` returns, as it comes out of JSON.
+
+    Raises:
+        LayaError: one of the classes of `producer.errors`.
+    """
+    return _ask(submit_prediction, state, questions, timeout, options)
+
+
+async def apredict(
+    state: Any,
+    questions: Mapping[Any, Any],
+    timeout: float | None = 10,
+    **options: Unpack[PredictionOptions],
+) -> dict[str, Any]:
+    """Ask a worker and wait for the answer without blocking the event loop; arguments and errors as `predict`.
+
+    Thousands may wait at once: they share one connection.
+    """
+    return await _aask(submit_prediction, state, questions, timeout, options)
+
+
+def _ask(
+    task: PredictionTask,
+    state: Any,
+    questions: Any,
+    timeout: float | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    call = _Call(task, state, questions, timeout, options)
+    future = call.publish()
+    try:
+        return call.answer(future.result(call.remaining()))
+    except TimeoutError:
+        raise call.too_late() from None
+    finally:
+        future.cancel()  # nobody waits any longer; a no-op when it is done
+
+
+async def _aask(
+    task: PredictionTask,
+    state: Any,
+    questions: Any,
+    timeout: float | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    call = _Call(task, state, questions, timeout, options)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            future = await loop.run_in_executor(_publishers(os.getpid()), call.publish)
+            return call.answer(await asyncio.wrap_future(future))
+    except TimeoutError:
+        raise call.too_late() from None
+
+
+class _Call:
+    """One request on its way, and the time that is left for it."""
+
+    def __init__(
+        self,
+        task: PredictionTask,
+        state: Any,
+        questions: Any,
+        timeout: float | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._task = task
+        self._args = (state, questions)
+        self._options = options
+        self._timeout = timeout
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._id = uuid()
+        self._watch: ResultWatch | None = None
+
+    def remaining(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
+    def publish(self) -> Future[Meta]:
+        """Publish the request; a future of the finished task."""
+        remaining = self.remaining()
+        if remaining == 0:
+            raise self.too_late()
+        if is_eager(self._task.app):
+            return self._run_here()
+        self._watch = self._task.backend.watch
+        future: Future[Meta] = self._watch.expect(self._id, remaining)
+        try:
+            self._task.apply_async(self._args, self._options, task_id=self._id, expires=remaining)
+        except BaseException:
+            future.cancel()
+            raise
+        return future
+
+    def answer(self, meta: Meta) -> dict[str, Any]:
+        """The answer of a finished task, or its error raised."""
+        status, result = meta["status"], meta["result"]
+        if status == states.SUCCESS:
+            answer: dict[str, Any] = result
+            return answer
+        if isinstance(result, LayaError):
+            raise result
+        raise PredictionFailed(
+            f"the task ended as {status}: {result}", {"cause": type(result).__name__, "task_id": self._id}
+        )
+
+    def too_late(self) -> LayaError:
+        if self._watch is not None and self._watch.lost:
+            return BrokerUnavailable(f"the result store could not be reached for {self._timeout} seconds")
+        return DeadlineExceeded(
+            f"no answer within {self._timeout} seconds", {"timeout": self._timeout, "task_id": self._id}
+        )
+
+    def _run_here(self) -> Future[Meta]:
+        result = self._task.apply_async(self._args, self._options, task_id=self._id)
+        future: Future[Meta] = Future()
+        future.set_result({"status": result.state, "result": result.result})
+        return future
+
+
+@cache
+def _publishers(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork leaves the threads behind
+    return ThreadPoolExecutor(_PUBLISHERS, thread_name_prefix="laya-publish")

@@ -1,0 +1,118 @@
+"""What can travel: a value as pure JSON, checked part by part, so that a refusal names the part.
+
+Python's own encoder takes more than JSON (NaN), less than callers pass (mappings of other types), and names
+nothing when it refuses. What a request must hold besides is `producer.request`'s work.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from laya.questions import shown
+from producer.errors import InvalidRequest, PayloadTooLarge
+
+MAX_DEPTH: Final = 64
+"""Levels of lists and mappings inside one another. Python's JSON reader gives up at about a thousand."""
+
+# kombu turns a mapping with exactly these keys into an object of another type on the other side.
+_RESERVED: Final = {"__type__", "__value__"}
+
+
+class JsonForm:
+    """Turns the parts of one message into pure JSON, and counts their text against the message's limit."""
+
+    def __init__(self, limit: int) -> None:
+        """Start a message of at most `limit` bytes."""
+        self.limit = limit
+        self._characters = 0
+
+    def of(self, value: Any, where: str, depth: int = 0) -> Any:
+        """The value as dicts with string keys, lists, strings, finite numbers, bools and None.
+
+        Args:
+            value: any value; mappings become dicts, tuples become lists.
+            where: what to call it in an error.
+            depth: levels above it.
+
+        Raises:
+            InvalidRequest: a part is not JSON, or is nested too deeply.
+            PayloadTooLarge: the text seen so far is longer than the limit.
+        """
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, str):
+            self._count(len(value))
+            return value
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise InvalidRequest(f"{where} is not JSON: {value!r} is no number there; send null instead")
+            return value
+        if depth >= MAX_DEPTH:
+            raise InvalidRequest(f"{where} is nested more than {MAX_DEPTH} levels deep: flatten it")
+        if isinstance(value, Mapping):
+            return self._mapping(value, where, depth)
+        if isinstance(value, list | tuple):
+            self._count(len(value))
+            return [self.of(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        raise InvalidRequest(
+            f"{where} is not JSON: it holds a value of type {type(value).__name__}; "
+            "send text, numbers, booleans, null, lists and mappings"
+        )
+
+    def _mapping(self, value: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            name = _key(key, where)
+            if name in found:
+                raise InvalidRequest(f"{where} has two keys that are one in JSON: {shown(name)}")
+            self._count(len(name))
+            found[name] = self.of(item, f"{where}.{shown(name)}", depth + 1)
+        if found.keys() == _RESERVED:
+            raise InvalidRequest(
+                f"{where} has exactly the keys __type__ and __value__, which mean something else on the queue: "
+                "rename one"
+            )
+        return found
+
+    def _count(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > self.limit:
+            raise too_large(self._characters, self.limit)
+
+
+def size_of(value: Any, limit: int) -> int:
+    """The bytes of pure JSON in UTF-8, other scripts as they are.
+
+    Raises:
+        InvalidRequest: a text holds half a surrogate pair, or a number has thousands of digits.
+        PayloadTooLarge: more than `limit`.
+    """
+    try:
+        size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest("a text holds half of a surrogate pair, which UTF-8 cannot express") from None
+    except ValueError as error:
+        raise InvalidRequest(f"the request is not JSON: {error}") from None
+    if size > limit:
+        raise too_large(size, limit)
+    return size
+
+
+def too_large(size: int, limit: int) -> PayloadTooLarge:
+    """The error for a message of at least `size` bytes where `limit` are allowed."""
+    return PayloadTooLarge(
+        f"the request has {size} bytes or more, and LAYA_MAX_PAYLOAD allows {limit}",
+        {"size": size, "limit": limit},
+    )
+
+
+def _key(key: Any, where: str) -> str:
+    """A mapping's key as JSON spells it."""
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool | int) or (isinstance(key, float) and math.isfinite(key)):
+        return json.dumps(key)
+    raise InvalidRequest(f"{where} is not JSON: a key has the type {type(key).__name__}; use texts as keys")

@@ -1,0 +1,283 @@
+"""One prediction as a message: its shape, its checks, its route, and what may be shown of it.
+
+A backend checks before it publishes, and a worker checks again, with this same code: a message may come from
+a producer that skipped it. What the questions themselves must be is the library's own check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict, TypeGuard
+
+from laya.catalog import canonical_name
+from laya.confidence import check_min_confidence
+from laya.questions import check_state, parse_questions, shown
+from laya.routing import RouteDecision, decide
+from producer.errors import Entry, InvalidRequest, LayaError, UnknownCheckpoint
+from producer.jsonform import JsonForm, size_of
+
+SCHEMA: Final = 1
+"""Version of the message. It rises when an older worker would misread a message, and only then."""
+
+SCHEMA_HEADER: Final = "laya_schema"
+
+MAX_TOKENS: Final = 8192
+"""The largest budget that a published checkpoint reads."""
+
+_SHOWN_IDS = 8  # question ids that a summary spells out
+_SHOWN_ID = 40  # characters of each
+
+
+class PredictionOptions(TypedDict, total=False):
+    """The options of one prediction, by the names that `Router.predict` has for them."""
+
+    model: str | None
+    task: str | None
+    lang: str | None
+    lang_guess: str | None
+    max_len: int | None
+    head_max_len: int | None
+    min_confidence: float | Mapping[str, float] | None
+
+
+OPTIONS: Final = tuple(PredictionOptions.__annotations__)
+_TEXTS: Final = ("model", "task", "lang", "lang_guess")
+_BUDGETS: Final = ("max_len", "head_max_len")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRequest:
+    """A state, its questions, and the options that were given; `options` has no None in it."""
+
+    state: Any
+    questions: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_request(self) -> dict[str, Any]:
+        """The request as one mapping, as a list of requests holds it."""
+        return {"state": self.state, "questions": self.questions, **self.options}
+
+
+BatchItem = PredictionRequest | Entry
+"""One place of a list of requests: a request, or the error that it already has."""
+
+
+def read_call(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> PredictionRequest:
+    """The request that a task was called with: `(state, questions, **options)`, both also by keyword.
+
+    Raises:
+        InvalidRequest: one of the two is missing or given twice, or an option is unknown.
+    """
+    given = dict(kwargs or {})
+    for name, value in zip(("state", "questions"), args or (), strict=False):
+        if name in given:
+            raise InvalidRequest(f"{name} is given twice: by position and by keyword")
+        given[name] = value
+    if len(args or ()) > 2:
+        raise InvalidRequest(f"expected a state and questions, not {len(args or ())} values; name the options")
+    return _from_mapping(given)
+
+
+def read_batch(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
+    """The list of requests that a task was called with: `(requests)`, also by keyword.
+
+    Raises:
+        InvalidRequest: it is missing, not a list, or something else was given too.
+    """
+    given = dict(kwargs or {})
+    if args:
+        given.setdefault("requests", args[0])
+    unknown = sorted(set(given) - {"requests"})
+    if unknown or len(args or ()) > 1 or "requests" not in given:
+        extra = f"; {', '.join(unknown)} belongs into each request" if unknown else ""
+        raise InvalidRequest(f"expected one list of requests{extra}")
+    requests = given["requests"]
+    if not isinstance(requests, list | tuple):
+        raise InvalidRequest(
+            f"expected a list of requests, each a mapping with state and questions, not {type(requests).__name__}"
+        )
+    return requests
+
+
+def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
+    """The request as pure JSON, if it can be asked.
+
+    Raises:
+        InvalidRequest: the state is null or not JSON, a question is refused (the error names it), or an option
+            has a value that cannot be meant.
+        PayloadTooLarge: its text is longer than the message may be.
+    """
+    try:
+        check_state(request.state)
+    except TypeError as error:
+        raise InvalidRequest(str(error)) from None
+    _check_questions(request.questions)
+    _check_options(request.options)
+    return PredictionRequest(
+        form.of(request.state, "the state"),
+        form.of(request.questions, "questions"),
+        form.of(request.options, "options"),
+    )
+
+
+def check_size(request: PredictionRequest, limit: int) -> None:
+    """Refuse a request whose JSON is longer than `limit` bytes in UTF-8.
+
+    Raises:
+        PayloadTooLarge: it is.
+        InvalidRequest: it cannot be written as JSON in UTF-8.
+    """
+    size_of(request.as_request(), limit)
+
+
+def check_batch(requests: Sequence[Any], limit: int) -> list[BatchItem]:
+    """Each request checked, or the error that it has instead.
+
+    Raises:
+        PayloadTooLarge: all of them together are longer than one message may be.
+    """
+    form = JsonForm(limit)
+    items = [_check_item(item, form) for item in requests]
+    size_of([item.as_request() if isinstance(item, PredictionRequest) else item for item in items], limit)
+    return items
+
+
+def is_error(item: Any) -> TypeGuard[Entry]:
+    """Whether an entry of a list of requests or results is an error that was written down."""
+    return isinstance(item, Mapping) and isinstance(item.get("error"), Mapping)
+
+
+def route(request: PredictionRequest, names: Sequence[str], default: str) -> RouteDecision:
+    """Which registered checkpoint answers, by the library's routing.
+
+    Args:
+        request: a checked request.
+        names: the registered checkpoints.
+        default: the one for undecided requests.
+
+    Raises:
+        UnknownCheckpoint: `model` or `task` means a checkpoint that is not registered.
+        InvalidRequest: `task` names no task.
+    """
+    wishes = {name: request.options[name] for name in _TEXTS if name in request.options}
+    try:
+        return decide(
+            request.state,
+            request.questions,
+            **wishes,
+            default=default,
+            canonical=lambda name: _registered(name, names),
+            repo_of=lambda name: name,
+        )
+    except _NotRegistered as error:
+        raise UnknownCheckpoint(str(error), {"checkpoint": error.name, "known": list(names)}) from None
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def question_at_fault(message: str, questions: Mapping[str, Any]) -> str | None:
+    """The id of the question that a refusal of the library is about; its messages start with the name."""
+    return next((id_ for id_ in questions if message.startswith(f"question {shown(id_)}")), None)
+
+
+def summary(request: PredictionRequest) -> str:
+    """What may be shown of a request in events and logs: question ids, the state's type and size. No text."""
+    state = request.state
+    if isinstance(state, str):
+        size = f"text of {len(state)} characters"
+    elif isinstance(state, list | tuple):
+        size = f"list of {len(state)}"
+    elif isinstance(state, Mapping):
+        size = f"mapping of {len(state)}"
+    else:
+        size = type(state).__name__
+    ids = [str(id_)[:_SHOWN_ID] for id_ in request.questions][:_SHOWN_IDS]
+    more = len(request.questions) - len(ids)
+    return f"({size}; {', '.join(ids)}{f' and {more} more' if more > 0 else ''})"
+
+
+def shown_options(request: PredictionRequest) -> str:
+    """The options of a checked request as they may be shown: they hold no text of the state."""
+    return "{" + ", ".join(f"{name}={shown(value)}" for name, value in request.options.items()) + "}"
+
+
+class _NotRegistered(ValueError):
+    """A ValueError, as the library's routing expects of a look-up, that remembers the name."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def _registered(name: str, names: Sequence[str]) -> str:
+    try:
+        return canonical_name(name, names)
+    except ValueError as error:
+        raise _NotRegistered(str(error), str(name)) from None
+
+
+def _from_mapping(given: Mapping[str, Any]) -> PredictionRequest:
+    missing = [name for name in ("state", "questions") if name not in given]
+    if missing:
+        raise InvalidRequest(f"a request needs a state and questions: {' and '.join(missing)} missing")
+    options = {name: value for name, value in given.items() if name not in ("state", "questions")}
+    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    if unknown:
+        raise InvalidRequest(
+            f"unknown option {', '.join(unknown)}: the options are {', '.join(OPTIONS)}", {"options": unknown}
+        )
+    return PredictionRequest(
+        given["state"],
+        given["questions"],
+        {name: value for name, value in options.items() if value is not None},
+    )
+
+
+def _check_item(item: Any, form: JsonForm) -> BatchItem:
+    try:
+        if is_error(item):
+            return LayaError.from_entry(item).as_entry()
+        if not isinstance(item, Mapping):
+            raise InvalidRequest(f"a request must be a mapping, not {type(item).__name__}")
+        return check(_from_mapping(item), form)
+    except InvalidRequest as error:
+        return error.as_entry()
+
+
+def _check_questions(questions: Any) -> None:
+    try:
+        parse_questions(questions)
+    except TypeError as error:
+        raise InvalidRequest(str(error)) from None
+    except ValueError as error:
+        raise InvalidRequest(str(error), {"question": _refused(questions)}) from None
+
+
+def _refused(questions: Mapping[Any, Any]) -> Any:
+    """The id of the first question that the library refuses."""
+    for id_, definition in questions.items():
+        try:
+            parse_questions({id_: definition})
+        except ValueError:
+            return id_
+    return None
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _TEXTS and not isinstance(value, str):
+            raise InvalidRequest(f"{name} must be a text, not {type(value).__name__}", {"options": [name]})
+        if name in _BUDGETS and not _is_budget(value):
+            raise InvalidRequest(
+                f"{name} must be a number of tokens from 1 to {MAX_TOKENS}, not {shown(value)}",
+                {"options": [name]},
+            )
+    try:
+        check_min_confidence(options.get("min_confidence"))
+    except ValueError as error:
+        raise InvalidRequest(str(error), {"options": ["min_confidence"]}) from None
+
+
+def _is_budget(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TOKENS

@@ -1,0 +1,203 @@
+"""The two tasks, defined once for both sides: checked and routed where they are published, answered by a service.
+
+Everything of Celery's works on them: `delay`, `apply_async`, signatures, links, priorities, countdowns. What
+answers is the service that a worker (or `producer.testing`) has put on the app.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Task
+from celery.result import AsyncResult
+from kombu.exceptions import OperationalError
+
+from producer.app import PredictionApp, PredictionService, app
+from producer.checkpoints import queue_of
+from producer.errors import (
+    BrokerUnavailable,
+    DeadlineExceeded,
+    InvalidRequest,
+    PayloadTooLarge,
+    PoisonedRequest,
+    PredictionFailed,
+    UnknownCheckpoint,
+)
+from producer.jsonform import JsonForm
+from producer.request import (
+    SCHEMA,
+    SCHEMA_HEADER,
+    PredictionRequest,
+    check,
+    check_batch,
+    check_size,
+    read_batch,
+    read_call,
+    route,
+    shown_options,
+    summary,
+)
+
+_ADDRESSED = {"queue", "exchange", "routing_key"}
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked message: its arguments as pure JSON, its checkpoint, and what may be shown of it."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    checkpoint: str
+    shown_args: str
+    shown_kwargs: str
+
+
+class PredictionTask(Task):  # type: ignore[misc] # celery has no types
+    """A task that is checked, routed and described before it is published."""
+
+    abstract = True
+    # The caller's own mistakes are no news to the operator; other errors are logged with their traceback.
+    throws = (InvalidRequest, UnknownCheckpoint, PayloadTooLarge, DeadlineExceeded, PoisonedRequest)
+    app: PredictionApp
+
+    def submission(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Submission:
+        """Check and route a call."""
+        raise NotImplementedError
+
+    def apply_async(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncResult:
+        """Check, route and publish a call; Celery's own options all work.
+
+        Raises:
+            InvalidRequest, UnknownCheckpoint, PayloadTooLarge: it cannot be asked; nothing was published.
+            BrokerUnavailable: the broker could not be reached within two seconds.
+        """
+        submission = self.submission(args, kwargs)
+        if not options.keys() & _ADDRESSED:
+            options["queue"] = queue_of(submission.checkpoint)
+        options["headers"] = {**(options.get("headers") or {}), SCHEMA_HEADER: SCHEMA}
+        options.setdefault("argsrepr", submission.shown_args)
+        options.setdefault("kwargsrepr", submission.shown_kwargs)
+        if is_eager(self.app):
+            options.pop("producer", None)
+            return self.apply(list(submission.args), dict(submission.kwargs), **options)
+        try:
+            return super().apply_async(list(submission.args), dict(submission.kwargs), **options)
+        except Exception as error:
+            if not _is_broker_error(error):
+                raise
+            raise BrokerUnavailable(f"the request could not be published: {error}") from error
+
+    def service(self) -> PredictionService:
+        """What answers in this process."""
+        if self.app.service is None:
+            raise PredictionFailed(
+                "this process has no checkpoints to answer with: start a worker (`celery -A worker worker`) and "
+                "publish with `.delay`, or install answers with `producer.testing.answering`"
+            )
+        return self.app.service
+
+    def deadline(self) -> float | None:
+        """The Unix time at which the running message expires.
+
+        Raises:
+            InvalidRequest: the message has a newer schema than this worker reads.
+        """
+        version = (self.request.headers or {}).get(SCHEMA_HEADER, SCHEMA)
+        if not isinstance(version, int) or version > SCHEMA:
+            raise InvalidRequest(
+                f"the message has schema {version!r}, and this worker reads up to {SCHEMA}: update the workers "
+                "before the backends"
+            )
+        expires = self.request.expires
+        if expires is None:
+            return None
+        when = datetime.fromisoformat(expires) if isinstance(expires, str) else expires
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+class SubmitPrediction(PredictionTask):
+    """One request a message."""
+
+    abstract = True
+
+    def submission(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Submission:
+        """Check and route `(state, questions, **options)`."""
+        settings = self.app.settings
+        request = check(read_call(args, kwargs), JsonForm(settings.max_payload))
+        checkpoint = route(request, settings.names, settings.default_checkpoint)["model"]
+        check_size(request, settings.max_payload)
+        return Submission(
+            (request.state, request.questions),
+            request.options,
+            checkpoint,
+            summary(request),
+            shown_options(request),
+        )
+
+
+class SubmitPredictions(PredictionTask):
+    """Many requests a message, answered together."""
+
+    abstract = True
+
+    def submission(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Submission:
+        """Check every request of `(requests)`; a bad one travels as its error and fails no other."""
+        settings = self.app.settings
+        items = check_batch(read_batch(args, kwargs), settings.max_payload)
+        routes: Counter[str] = Counter()
+        requests: list[dict[str, Any]] = []
+        for item in items:
+            if isinstance(item, PredictionRequest):
+                try:
+                    routes[route(item, settings.names, settings.default_checkpoint)["model"]] += 1
+                    requests.append(item.as_request())
+                except (InvalidRequest, UnknownCheckpoint) as error:
+                    requests.append(error.as_entry())
+            else:
+                requests.append(item)
+        # One message has one queue: that of the checkpoint which answers most of it.
+        checkpoint = routes.most_common(1)[0][0] if routes else settings.default_checkpoint
+        spread = ", ".join(f"{count} for {name}" for name, count in routes.most_common())
+        return Submission((requests,), {}, checkpoint, f"({len(requests)} requests: {spread or 'none'})", "{}")
+
+
+def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
+    """Define both tasks on an app."""
+
+    @on.task(base=SubmitPrediction, bind=True, name="laya.submit_prediction")  # type: ignore[untyped-decorator]
+    def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Answer questions about a state: `(state, questions, **options)`."""
+        deadline = self.deadline()
+        return self.service().predict(read_call(args, kwargs), deadline)
+
+    @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions")  # type: ignore[untyped-decorator]
+    def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        """Answer a list of requests, in order; one that fails is an error entry at its place."""
+        deadline = self.deadline()
+        items = check_batch(read_batch(args, kwargs), self.app.settings.max_payload)
+        return self.service().predict_many(items, deadline)
+
+    return submit_prediction, submit_predictions
+
+
+def is_eager(on: PredictionApp) -> bool:
+    """Whether tasks run in this process: by Celery's `task_always_eager`, or by Django's setting of that name."""
+    if on.conf.task_always_eager:
+        return True
+    django = getattr(sys.modules.get("django.conf"), "settings", None)
+    return bool(django is not None and django.configured and getattr(django, "CELERY_TASK_ALWAYS_EAGER", False))
+
+
+def _is_broker_error(error: Exception) -> bool:
+    redis = sys.modules.get("redis.exceptions")
+    return isinstance(error, OperationalError | OSError) or (redis is not None and isinstance(error, redis.RedisError))
+
+
+submit_prediction, submit_predictions = register(app)

@@ -1,0 +1,205 @@
+"""One subscription for all who wait for a result in this process, each with a future of its own.
+
+A thread reads the notices and resolves the futures; it starts with the first wait, survives a server that
+restarts, and ends when nobody has waited for a while. Nothing is kept for a wait that is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import uuid
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Final
+
+from celery import states
+from redis.exceptions import RedisError
+
+from producer.errors import BrokerUnavailable, PredictionFailed
+
+Meta = dict[str, Any]
+"""A finished task as the result store keeps it: `status`, `result`, …"""
+
+PATIENCE_SECONDS: Final = 15.0
+"""How long the server may be away before those who wait get an error; a restart is shorter."""
+
+_IDLE_SECONDS: Final = 30.0
+_BACKOFF_SECONDS: Final = 0.2
+_TICK_SECONDS: Final = 1.0
+# A connection may die without a word. After this long without one we ask, after twice that we connect anew.
+_SILENCE_SECONDS: Final = 5.0
+_LOST: Final = (RedisError, OSError)
+
+logger = logging.getLogger(__name__)
+
+
+class ResultWatch:
+    """Futures for results, resolved by one thread. Safe to use from many threads, and after a fork."""
+
+    def __init__(self, store: Any) -> None:
+        """Watch the results of a `producer.results.ResultStore`."""
+        self._store = store
+        # Its own channel is always subscribed, so that the connection never leaves the subscribed state.
+        self._own = bytes(store.get_key_for_task(f"watch-{uuid.uuid4()}"))
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._waiting: dict[bytes, tuple[Future[Meta], float]] = {}
+        self._pubsub: Any = None
+        self._thread: threading.Thread | None = None
+        self._lost_since: float | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server cannot be reached just now."""
+        return self._lost_since is not None
+
+    def expect(self, task_id: str, seconds: float | None = None) -> Future[Meta]:
+        """A future of the finished task.
+
+        Args:
+            task_id: the task; it may be published later, run already, or be done.
+            seconds: how long anybody will wait. Then, or once the future is cancelled, the wait is forgotten.
+
+        The future fails with `BrokerUnavailable` when the server stays away for long.
+        """
+        if os.getpid() != self._pid:
+            self._start_anew()  # the thread and the futures are the parent's
+        key = bytes(self._store.get_key_for_task(task_id))
+        future: Future[Meta] = Future()
+        until = float("inf") if seconds is None else time.monotonic() + seconds
+        with self._lock:
+            self._waiting[key] = (future, until)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="laya-results", daemon=True)
+                self._thread.start()
+            elif self._pubsub is not None:
+                self._subscribe([key])
+        return future
+
+    def _subscribe(self, keys: list[bytes]) -> None:
+        """Ask for notices, under the lock. On a dead connection the reading thread will do it again."""
+        try:
+            self._pubsub.subscribe(*keys)
+        except _LOST:
+            self._pubsub = None
+
+    def _run(self) -> None:
+        active = time.monotonic()
+        while True:
+            try:
+                pubsub = self._connect()
+                heard = time.monotonic()
+                while pubsub is self._pubsub:
+                    heard = self._read(pubsub, heard)
+                    self._forget_the_late(pubsub)
+                    if self._waiting:
+                        active = time.monotonic()
+                    elif time.monotonic() - active > _IDLE_SECONDS and self._end(pubsub):
+                        return
+            except _LOST as error:
+                self._away(error)
+                time.sleep(_BACKOFF_SECONDS)
+            except Exception:
+                logger.exception("Waiting for results failed; connecting anew")
+                time.sleep(_BACKOFF_SECONDS)
+            finally:
+                self._pubsub = None
+
+    def _connect(self) -> Any:
+        """A fresh subscription to everything that is awaited."""
+        pubsub = self._store.client.pubsub()
+        keys = list(self._waiting)
+        pubsub.subscribe(self._own, *keys)
+        with self._lock:
+            late = [key for key in self._waiting if key not in keys]
+            if late:
+                pubsub.subscribe(*late)
+            self._pubsub = pubsub
+        if self._lost_since is not None:
+            logger.info("The result store answers again")
+            self._lost_since = None
+        return pubsub
+
+    def _read(self, pubsub: Any, heard: float) -> float:
+        """Read what is there, waiting a moment for it; when the server was last heard."""
+        confirmed: list[bytes] = []
+        message = pubsub.get_message(timeout=_TICK_SECONDS)
+        if message is None:
+            silence = time.monotonic() - heard
+            if silence > 2 * _SILENCE_SECONDS:
+                raise OSError("the result store went silent")
+            if silence > _SILENCE_SECONDS:
+                pubsub.ping()
+            return heard
+        while message is not None:
+            if message["type"] == "message":
+                self._deliver(message["channel"], message["data"])
+            elif message["type"] == "subscribe" and message["channel"] != self._own:
+                confirmed.append(message["channel"])
+            message = pubsub.get_message(timeout=0)
+        # Only now is it certain that a later result is announced to us; an earlier one is in the store.
+        confirmed = [key for key in confirmed if key in self._waiting]
+        if confirmed:
+            for key, payload in zip(confirmed, self._store.client.mget(confirmed), strict=True):
+                if payload is not None:
+                    self._deliver(key, payload)
+        return time.monotonic()
+
+    def _deliver(self, key: bytes, payload: bytes) -> None:
+        try:
+            meta = self._store.decode_result(payload)
+            status = meta["status"]
+        except Exception as error:  # noqa: BLE001 - whatever stands in the store, the reading goes on
+            self._resolve(key, None, PredictionFailed("the result in the store cannot be read", {"cause": error}))
+            return
+        if status in states.READY_STATES:
+            self._resolve(key, meta, None)
+
+    def _resolve(self, key: bytes, meta: Meta | None, error: Exception | None) -> None:
+        with self._lock:
+            future, _ = self._waiting.pop(key, (None, 0.0))
+            if future is not None and self._pubsub is not None:
+                self._pubsub.unsubscribe(key)
+        if future is None:
+            return
+        try:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(meta or {})
+        except InvalidStateError:
+            pass  # cancelled meanwhile
+
+    def _forget_the_late(self, pubsub: Any) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [key for key, (future, until) in self._waiting.items() if future.done() or now > until]
+            for key in late:
+                del self._waiting[key]
+            if late:
+                pubsub.unsubscribe(*late)
+
+    def _away(self, error: BaseException) -> None:
+        """The server is not reached: say so once, and after a while to everybody who waits."""
+        now = time.monotonic()
+        if self._lost_since is None:
+            self._lost_since = now
+            logger.warning("The result store cannot be reached: %s", error)
+        elif now - self._lost_since > PATIENCE_SECONDS:
+            for key in list(self._waiting):
+                self._resolve(key, None, BrokerUnavailable(f"the result store cannot be reached: {error}"))
+
+    def _end(self, pubsub: Any) -> bool:
+        """End the thread if still nobody waits."""
+        with self._lock:
+            if self._waiting:
+                return False
+            self._thread = None
+            self._pubsub = None
+        pubsub.close()
+        return True

@@ -1,0 +1,77 @@
+"""The worker's Celery app: `celery -A worker worker` serves the checkpoints that the settings register.
+
+It is the producer's app with a service. Importing it loads no checkpoint and no torch: that happens in a worker
+that starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+from celery import bootsteps, signals
+from celery.apps.worker import Worker
+from kombu.entity import Exchange, Queue
+
+from producer.app import PredictionApp
+from producer.app import app as producer_app
+from producer.checkpoints import QUEUE_PREFIX, queue_of
+from producer.tasks import submit_prediction, submit_predictions
+from worker.pool import PoolRefused, check_pool
+from worker.settings import WorkerSettings
+
+# Threads, each working on one message: enough for a large batch to form under them.
+CONCURRENCY: Final = 32
+
+# A worker can wait longer for a slow server than a web request: giving up costs it every message in hand.
+_SOCKET_SECONDS: Final = {"socket_connect_timeout": 5.0, "socket_timeout": 30.0}
+
+
+class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
+    """Refuses a pool that cannot serve, then brings up the service before the first message is taken."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Worker, **options: Any) -> None:
+        """Check the pool while nothing is running yet."""
+        super().__init__(parent, **options)
+        try:
+            check_pool(parent.pool_cls)
+        except PoolRefused as refusal:
+            print(f"laya: {refusal}", file=sys.stderr)
+            raise SystemExit(os.EX_CONFIG) from None
+
+    def start(self, parent: Worker) -> None:
+        """Make the Router and load what is to be preloaded."""
+        from worker.serving import Serving  # noqa: PLC0415 - other commands of Celery's need none of it
+
+        service = Serving(parent.app.settings)
+        parent.app.service = service
+        # The worker sends this when its pool has finished, so no request is at work any longer.
+        signals.worker_shutdown.connect(lambda **_: service.close(), sender=parent, weak=False)
+        service.start()
+
+
+def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
+    """Turn a producer's app into a worker's: its queues, its pool, its service."""
+    app.use(settings)
+    app.conf.update(
+        worker_pool="threads",
+        worker_concurrency=CONCURRENCY,
+        task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
+        broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS},
+    )
+    app.steps["worker"].add(ServingStep)
+    for task in (submit_prediction, submit_predictions):
+        app.tasks[task.name].Request = "worker.messages:PredictionMessage"
+    return app
+
+
+def _queue(name: str) -> Any:
+    """A queue of that name, reached by that name."""
+    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
+
+
+app = prepare(producer_app, WorkerSettings())
+"""The app of this process, for the settings of its environment."""

@@ -1,0 +1,229 @@
+"""The service of a worker: one Router for the process, and every failure as an error that a backend knows.
+
+It is built from settings before the worker takes its first message, and closed after the last. Which messages
+are taken is the queue's matter; how a request is answered is the library's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery.exceptions import WorkerShutdown, WorkerTerminate
+
+from laya import Router
+from laya.catalog import DEFAULT_MODELS, canonical_name
+from producer.checkpoints import CheckpointSource
+from producer.errors import (
+    CheckpointUnavailable,
+    DeadlineExceeded,
+    InvalidRequest,
+    LayaError,
+    PredictionFailed,
+)
+from producer.jsonform import JsonForm
+from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
+from worker.inspection import LoadCount
+from worker.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+# The worker ending itself is no failure of the request at hand.
+_ENDING = (WorkerShutdown, WorkerTerminate)
+
+
+class HookNotFound(LookupError):
+    """LAYA_HOOKS names something that cannot be imported or called."""
+
+
+class ServingRouter(Router):
+    """A Router that knows the registered checkpoints and no others, and says which one it could not load."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Make the Router of a worker's settings; nothing is loaded yet."""
+        self._served = settings.names
+        sources = sources_of(settings.checkpoints)
+        super().__init__(
+            models=sources,
+            device=settings.device,
+            revisions={
+                checkpoint.name: checkpoint.revision
+                for checkpoint in settings.checkpoints
+                if checkpoint.revision is not None
+            },
+            max_loaded=settings.max_loaded,
+            default=settings.default_checkpoint,
+            hooks=[make_hook(path) for path in settings.hooks],
+            defer_load=True,
+            prefer_resident=True,
+        )
+
+    def resolve(self, name: str) -> str:
+        """The registered name; the library's built-in ones count only where they are registered."""
+        return canonical_name(name, self._served)
+
+    def _build(self, name: str) -> Any:
+        try:
+            return super()._build(name)
+        except Exception as error:
+            raise CheckpointUnavailable(
+                f"checkpoint {name!r} could not be loaded: {type(error).__name__}: {error}", {"checkpoint": name}
+            ) from error
+
+
+class Serving:
+    """Answers requests with one Router. Safe to call from many threads."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Make the service; :meth:`start` loads what is to be preloaded."""
+        self.settings = settings
+        self.router = ServingRouter(settings)
+        self.loads = LoadCount()
+        self.router.add_hook(self.loads)
+
+    def start(self) -> None:
+        """Load the checkpoints of LAYA_PRELOAD.
+
+        Raises:
+            CheckpointUnavailable: one of them cannot be loaded.
+        """
+        for name in self.settings.preloaded:
+            started = time.perf_counter()
+            self.router.load(name)
+            logger.info("Preloaded checkpoint %s in %.1f s", name, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Let go of every checkpoint; `on_evict` fires for each."""
+        try:
+            self.router.unload()
+        except Exception:
+            logger.exception("A hook failed while the checkpoints were let go")
+
+    def predict(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:
+        """Answer one request, or raise one of `producer.errors`.
+
+        Args:
+            request: as it came, unchecked: a producer may have skipped the checks.
+            deadline: Unix time after which nobody wants the answer, or None.
+        """
+        checked = check(request, JsonForm(self.settings.max_payload))
+        self._check_name(checked)
+        check_deadline(deadline)
+        try:
+            return self.router.predict(checked.state, checked.questions, **checked.options)
+        except _ENDING:
+            raise
+        except BaseException as error:  # a hook may raise anything, and the pool must not die of it
+            raise translated(error, checked.questions) from error
+
+    def predict_many(self, items: Sequence[BatchItem], deadline: float | None) -> list[dict[str, Any]]:
+        """Answer checked requests in order, in shared passes; one that fails is an error entry at its place."""
+        results: list[dict[str, Any]] = [{}] * len(items)
+        good: list[tuple[int, PredictionRequest]] = []
+        for place, item in enumerate(items):
+            if not isinstance(item, PredictionRequest):
+                results[place] = item
+                continue
+            try:
+                self._check_name(item)
+            except LayaError as error:
+                results[place] = error.as_entry()
+            else:
+                good.append((place, item))
+        check_deadline(deadline)
+        for (place, _), answer in zip(good, self._together(good, deadline), strict=True):
+            results[place] = answer
+        return results
+
+    def _together(
+        self, requests: Sequence[tuple[int, PredictionRequest]], deadline: float | None
+    ) -> list[dict[str, Any]]:
+        """The answers of one call of the Router; when it fails, those of one call for each request."""
+        try:
+            return self.router.predict_batch([request.as_request() for _, request in requests])
+        except _ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            if len(requests) == 1:
+                return [translated(error, requests[0][1].questions).as_entry()]
+            logger.info("A batch of %d failed (%s); answering one by one", len(requests), type(error).__name__)
+        return [self._alone(request, deadline) for _, request in requests]
+
+    def _alone(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:
+        try:
+            return self.predict(request, deadline)
+        except LayaError as error:
+            return error.as_entry()
+
+    def _check_name(self, request: PredictionRequest) -> None:
+        """Refuse a name that is not registered here. Other requests are routed by the Router."""
+        if "model" in request.options or "task" in request.options:
+            route(request, self.settings.names, self.settings.default_checkpoint)
+
+
+def sources_of(checkpoints: Sequence[CheckpointSource]) -> dict[str, str | tuple[str, str | None]]:
+    """The sources as a Router takes them. The small checkpoints are built at need, which can take a minute."""
+    small: Mapping[str, str] = {}
+    if any(checkpoint.small for checkpoint in checkpoints):
+        from laya import small as builder  # noqa: PLC0415 - only those who want them have what it needs
+
+        small = builder.checkpoints()
+    found: dict[str, str | tuple[str, str | None]] = {}
+    for checkpoint in checkpoints:
+        if checkpoint.small:
+            found[checkpoint.name] = str(small[checkpoint.name])
+        elif checkpoint.source is None:
+            found[checkpoint.name] = DEFAULT_MODELS[checkpoint.name]
+        elif checkpoint.is_path:
+            found[checkpoint.name] = checkpoint.path
+        else:
+            found[checkpoint.name] = (checkpoint.source, checkpoint.subfolder)
+    return found
+
+
+def make_hook(path: str) -> Any:
+    """The hook that a dotted path names: what it names is called without arguments.
+
+    Raises:
+        HookNotFound: it cannot be imported, is not callable, or fails when called.
+    """
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise HookNotFound(f"LAYA_HOOKS: {path!r} is no dotted path: write module.Class")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise HookNotFound(f"LAYA_HOOKS: {path!r} cannot be imported: {error}") from error
+    try:
+        return factory()
+    except Exception as error:
+        raise HookNotFound(f"LAYA_HOOKS: {path}() failed: {type(error).__name__}: {error}") from error
+
+
+def check_deadline(deadline: float | None) -> None:
+    """Refuse work that nobody waits for any longer.
+
+    Raises:
+        DeadlineExceeded: the deadline has passed.
+    """
+    if deadline is not None and (late := time.time() - deadline) >= 0:
+        raise DeadlineExceeded(f"the request reached a worker {late:.1f} s after its time was up", {"late": late})
+
+
+def translated(error: BaseException, questions: Mapping[str, Any]) -> LayaError:
+    """What went wrong in the library or a hook, as an error that a backend knows.
+
+    A refusal of the library's that names a question is the caller's mistake; everything else is a failure here.
+    """
+    if isinstance(error, LayaError):
+        return error
+    message = str(error)
+    if isinstance(error, ValueError | TypeError):
+        question = question_at_fault(message, questions)
+        if question is not None:
+            return InvalidRequest(message, {"question": question})
+    name = type(error).__name__
+    return PredictionFailed(f"{name}: {message}" if message else name, {"cause": name})
