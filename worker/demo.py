@@ -7,17 +7,18 @@ backend has, the tasks and Celery's own events and control commands.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery import Celery
 from celery.result import AsyncResult
 
+from producer.checkpoints import queue_of
 from producer.errors import LayaError
 from worker.fleet import LocalFleet
 from worker.interrupts import Interrupts
-from worker.taskwatch import TaskWatch
+from worker.taskwatch import Finish, TaskWatch
 from worker.tickets import Ticket
 
 WORKERS = ("one", "two")
@@ -32,6 +33,9 @@ READY_SECONDS = 120.0
 ANSWER_SECONDS = 300.0
 SWEEP_SECONDS = 1.0
 """How often the results are asked for although no event announced them."""
+
+EVENT_SECONDS = 3.0
+"""How long the last answers' events are waited for, once the answers are there."""
 
 RESTARTS = 3
 """Times that one worker is started again before the demo goes on without it."""
@@ -56,8 +60,8 @@ class Reply:
     ticket: Ticket
     result: Mapping[str, Any] | None
     error: str | None
-    worker: str | None
-    seconds: float | None
+    worker: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,11 @@ class WorkerSummary:
     resident: tuple[str, ...]
 
 
+def shares(checkpoints: Sequence[str], workers: int) -> list[Sequence[str]]:
+    """Which checkpoints each worker serves: dealt out in turn; all of them where there are fewer than workers."""
+    return [checkpoints[number::workers] or checkpoints for number in range(workers)]
+
+
 class Demo:
     """One run on a fleet that is already started."""
 
@@ -80,7 +89,7 @@ class Demo:
         interrupts: Interrupts,
         *,
         tell: Callable[[str], None],
-        on_reply: Callable[[Reply], None],
+        on_reply: Callable[[], None],
     ) -> None:
         """Take the fleet, an app for its broker, and how to tell about events and answers."""
         self._fleet = fleet
@@ -89,17 +98,19 @@ class Demo:
         self._tell = tell
         self._on_reply = on_reply
         self._restarts = dict.fromkeys(WORKERS, 0)
-        self._finishes: dict[str, tuple[str, float | None]] = {}
-        self.replies: list[Reply] = []
+        self._replies: dict[str, Reply] = {}
+        self._finishes: dict[str, Finish] = {}
 
-    def start_workers(self) -> None:
-        """Start both workers and wait until they take requests.
+    def start_workers(self, checkpoints: Sequence[str]) -> None:
+        """Start both workers, share the checkpoints' queues out among them, and wait until they take requests.
 
         Raises:
             DemoFailed: one ended, or did not answer in time.
         """
-        for name in WORKERS:
-            self._fleet.start_worker(name, options=["--pool", "threads", "--concurrency", str(THREADS)])
+        for name, share in zip(WORKERS, shares(checkpoints, len(WORKERS)), strict=True):
+            queues = ",".join(queue_of(checkpoint) for checkpoint in share)
+            options = ["--pool", "threads", "--concurrency", str(THREADS), "--queues", queues]
+            self._fleet.start_worker(name, options=options, LAYA_PRELOAD=share[0])
         deadline = time.monotonic() + READY_SECONDS
         waiting = set(WORKERS)
         while waiting:
@@ -125,15 +136,26 @@ class Demo:
                 sent = submit(ticket)
                 pending[str(sent.id)] = (ticket, sent)
             self._collect(pending, watch)
+            self._wait_for_events(watch)
+
+    @property
+    def replies(self) -> list[Reply]:
+        """The answers so far, with the worker of each where its event has come."""
+        replies = []
+        for task, reply in self._replies.items():
+            finish = self._finishes.get(task)
+            replies.append(reply if finish is None else replace(reply, worker=finish.worker, seconds=finish.seconds))
+        return replies
 
     def summaries(self) -> list[WorkerSummary]:
         """What each worker did, asked of the workers themselves."""
         said = self._app.control.broadcast("resident", reply=True, timeout=2.0) or []
         by_name = {node.partition("@")[0]: facts for answer in said for node, facts in answer.items()}
+        replies = self.replies
         summaries = []
         for name in WORKERS:
             facts = by_name.get(name)
-            answers = sum(reply.worker == name for reply in self.replies)
+            answers = sum(reply.worker == name for reply in replies)
             loads = None if facts is None else sum(facts["loads"].values())
             resident = () if facts is None else tuple(facts["resident"])
             summaries.append(WorkerSummary(name, answers, loads, resident))
@@ -146,7 +168,7 @@ class Demo:
             self._interrupts.check()
             finish = watch.next(timeout=0.1)
             if finish is not None:
-                self._finishes[finish.task] = (finish.worker, finish.seconds)
+                self._finishes[finish.task] = finish
                 self._take(finish.task, pending)
             if time.monotonic() > next_sweep:
                 self._revive()
@@ -161,14 +183,22 @@ class Demo:
         if task not in pending or not pending[task][1].ready():
             return
         ticket, sent = pending.pop(task)
-        worker, seconds = self._finishes.get(task, (None, None))
         try:
-            reply = Reply(ticket, sent.get(timeout=5), None, worker, seconds)
+            reply = Reply(ticket, sent.get(timeout=5), None)
         except LayaError as error:
-            reply = Reply(ticket, None, f"{type(error).__name__}: {error.message}", worker, seconds)
+            reply = Reply(ticket, None, f"{type(error).__name__}: {error.message}")
         sent.forget()
-        self.replies.append(reply)
-        self._on_reply(reply)
+        self._replies[task] = reply
+        self._on_reply()
+
+    def _wait_for_events(self, watch: TaskWatch) -> None:
+        """Events come a moment after the results; some may never come."""
+        deadline = time.monotonic() + EVENT_SECONDS
+        while self._replies.keys() - self._finishes.keys() and time.monotonic() < deadline:
+            self._interrupts.check()
+            finish = watch.next(timeout=0.1)
+            if finish is not None:
+                self._finishes[finish.task] = finish
 
     def _revive(self) -> None:
         """Start a fallen worker again, or go on without it."""

@@ -6,7 +6,6 @@ Everything started here ends with this process, however it ends. A deployment us
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -56,16 +55,16 @@ class Member:
 class LocalFleet:
     """An embedded server with workers and Flower beside it; a context manager that leaves nothing running."""
 
-    def __init__(self, settings: Mapping[str, str], *, quiet: bool, port: int | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str], *, quiet: bool, port: int | None = None) -> None:
         """Describe the fleet; entering the context starts the server.
 
         Args:
-            settings: variables that every process gets besides this one's own environment.
+            environment: the variables of every process; the server's address is added.
             quiet: keep the processes' output in files instead of the terminal.
             port: the server's loopback port; a free one if None.
         """
         self.server = EmbeddedServer(port=port)
-        self._settings = dict(settings)
+        self._environment = dict(environment)
         self._quiet = quiet
         self._members: dict[str, Member] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="laya-logs-", ignore_cleanup_errors=True)
@@ -84,8 +83,7 @@ class LocalFleet:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of every process of the fleet, the server's address among them."""
-        broker = {"LAYA_BROKER_URL": self.server.url, "LAYA_RESULT_URL": self.server.url}
-        return {**os.environ, **self._settings, **broker}
+        return {**self._environment, "LAYA_BROKER_URL": self.server.url, "LAYA_RESULT_URL": self.server.url}
 
     @property
     def members(self) -> tuple[Member, ...]:

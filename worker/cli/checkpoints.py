@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from laya.catalog import DEFAULT_MODELS
 from producer.checkpoints import CheckpointSource
-from worker.cli.screen import out
+from worker.cli.screen import out, plain_table
 from worker.settings import WorkerSettings
 
 EXAMPLE = "LAYA_CHECKPOINTS=small laya-workers checkpoints build"
@@ -48,10 +47,7 @@ def build() -> None:
 
 def show(checkpoints: tuple[CheckpointSource, ...]) -> None:
     """A table: name, source, what is here of it."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    table.add_column("checkpoint", no_wrap=True)
-    table.add_column("source", overflow="fold")
-    table.add_column("here", no_wrap=True)
+    table = plain_table("checkpoint", "source", "here")
     for checkpoint in checkpoints:
         place, here, found = state_of(checkpoint)
         style = "green" if found else "yellow"

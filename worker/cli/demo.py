@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from pydantic import AliasChoices
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -17,11 +19,12 @@ from producer.checkpoints import SMALL, parse_checkpoints
 from producer.settings import ProducerSettings
 from producer.tasks import register as register_tasks
 from worker.cli.answers import confidence_style, percent
-from worker.cli.screen import Code, CommandError, out, say
+from worker.cli.screen import Code, CommandError, out, plain_table, say
 from worker.demo import SETTINGS, VISIBILITY_SECONDS, Demo, DemoFailed, Reply, WorkerSummary
 from worker.fleet import LocalFleet
 from worker.interrupts import Interrupts, Stopped
 from worker.presets import TRIAGE
+from worker.settings import WorkerSettings
 from worker.tickets import TICKETS
 
 WIDE = 100
@@ -33,25 +36,32 @@ WORKER_STYLES = {"one": "blue", "two": "yellow"}
 
 def demo(
     checkpoints: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Checkpoints, as in LAYA_CHECKPOINTS; else the small ones.")
-    ] = None,
+        str, typer.Option(metavar="LIST", help="Checkpoints to use, written as in LAYA_CHECKPOINTS.")
+    ] = SMALL,
 ) -> None:
     """Start a server and two workers, send tickets in many languages, show the answers, stop everything."""
-    listed = checkpoints or SMALL
-    registered = parse_checkpoints(listed)
+    forget_settings()
+    registered = parse_checkpoints(checkpoints)
     if any(checkpoint.small for checkpoint in registered):
         build_small()
-    fleet = LocalFleet({**SETTINGS, "LAYA_CHECKPOINTS": listed}, quiet=True)
+    fleet = LocalFleet({**os.environ, **SETTINGS, "LAYA_CHECKPOINTS": checkpoints}, quiet=True)
     with Interrupts(at_once=fleet.kill) as interrupts, fleet:
         settings = ProducerSettings(
-            broker_url=fleet.server.url,
-            result_url=fleet.server.url,
-            checkpoints=registered,
-            visibility_timeout=VISIBILITY_SECONDS,
+            broker_url=fleet.server.url, checkpoints=registered, visibility_timeout=VISIBILITY_SECONDS
         )
         failed = run(fleet, PredictionApp(settings), interrupts)
     if failed:
         raise CommandError(f"{failed} of {len(TICKETS)} tickets were answered with an error", Code.FAILED)
+
+
+def forget_settings() -> None:
+    """Drop what this machine's environment configures for a deployment, all but the device: it is not for the demo."""
+    for name, field in WorkerSettings.model_fields.items():
+        alias = field.validation_alias
+        names = alias.choices if isinstance(alias, AliasChoices) else [f"LAYA_{name.upper()}"]
+        if name != "device":
+            for variable in names:
+                os.environ.pop(str(variable), None)
 
 
 def build_small() -> None:
@@ -74,9 +84,9 @@ def run(fleet: LocalFleet, app: PredictionApp, interrupts: Interrupts) -> int:
     )
     with Progress(*columns, console=out, transient=True) as progress:
         bar = progress.add_task("starting two workers", total=None)
-        course = Demo(fleet, app, interrupts, tell=say, on_reply=lambda _: progress.advance(bar))
+        course = Demo(fleet, app, interrupts, tell=say, on_reply=lambda: progress.advance(bar))
         try:
-            course.start_workers()
+            course.start_workers(app.settings.names)
             progress.reset(bar, total=len(TICKETS), description="asking")
             started = time.monotonic()
             course.run(TICKETS, lambda ticket: submit.delay(ticket.text, TRIAGE))
@@ -106,7 +116,7 @@ def answers_table(replies: Sequence[Reply], *, wide: bool) -> Table:
     """One line a ticket: text, checkpoint, worker, the three answers, confidence, time."""
     table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), show_edge=False, header_style="bold", expand=True)
     table.add_column("ticket", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("checkpoint" if wide else "checkpt.", no_wrap=True)
+    table.add_column("checkpoint", no_wrap=True)
     table.add_column("worker" if wide else "wkr", no_wrap=True)
     table.add_column("team", no_wrap=True)
     table.add_column("urgency" if wide else "urg", no_wrap=True)
@@ -129,7 +139,7 @@ def cells(reply: Reply, *, wide: bool) -> list[Text]:
     team, urgency, refund = answers["team"], answers["urgency"], answers["refund"]
     sure = team["answer_confidence"]
     return [
-        Text(model if wide else model[:8], style=CHECKPOINT_STYLES.get(model, "")),
+        Text(model, style=CHECKPOINT_STYLES.get(model, "")),
         worker,
         Text(team["choice"], style="bold"),
         urgency_cell(urgency, wide=wide),
@@ -152,9 +162,7 @@ def urgency_cell(answer: Mapping[str, Any], *, wide: bool) -> Text:
 
 def summary_table(summaries: Sequence[WorkerSummary]) -> Table:
     """What each worker did."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    for header in ("worker", "answers", "loads", "resident now"):
-        table.add_column(header, no_wrap=True, justify="right" if header in {"answers", "loads"} else "left")
+    table = plain_table("worker", "answers", "loads", "resident now")
     for summary in summaries:
         name = Text(summary.name, style=WORKER_STYLES.get(summary.name, ""))
         loads = "-" if summary.loads is None else str(summary.loads)

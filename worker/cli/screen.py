@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 out = Console(highlight=False)
@@ -31,6 +32,11 @@ class CommandError(Exception):
         """Hold the line and the exit code."""
         super().__init__(message)
         self.code = code
+
+
+def plain_table(*headers: str) -> Table:
+    """A table without lines, its columns two cells apart."""
+    return Table(*headers, box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
 
 
 def say(line: str, *, style: str = "") -> None:

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from kombu.exceptions import ChannelError
-from rich.table import Table
 from rich.text import Text
 
 from producer.app import PredictionApp, app
 from producer.checkpoints import queue_of
-from worker.cli.screen import Code, CommandError, out
+from worker.cli.screen import Code, CommandError, out, plain_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +76,13 @@ def queues_of(on: PredictionApp, checkpoints: Iterable[str]) -> list[QueueStatus
 
 def show(workers: list[WorkerStatus], queues: list[QueueStatus]) -> None:
     """Two small tables."""
-    style = {"box": None, "padding": (0, 2, 0, 0), "show_edge": False, "header_style": "bold"}
     if workers:
-        table = Table("worker", "resident", "loads", **style)
+        table = plain_table("worker", "resident", "loads")
         for worker in workers:
             table.add_row(Text(worker.node), Text(", ".join(worker.resident) or "-"), str(worker.loads))
         out.print(table)
         out.print()
-    table = Table("queue", "waiting", **style)
+    table = plain_table("queue", "waiting")
     for queue in queues:
         table.add_row(Text(queue_of(queue.checkpoint)), str(queue.waiting))
     out.print(table)

@@ -38,7 +38,9 @@ def up(
     listed = os.environ.get("LAYA_CHECKPOINTS") or SMALL
     if any(checkpoint.small for checkpoint in parse_checkpoints(listed)):
         build_small()
-    fleet = LocalFleet({"LAYA_CHECKPOINTS": listed}, quiet=False, port=port or preferred_port(BROKER_PORT))
+    fleet = LocalFleet(
+        {**os.environ, "LAYA_CHECKPOINTS": listed}, quiet=False, port=port or preferred_port(BROKER_PORT)
+    )
     with Interrupts(at_once=fleet.kill) as interrupts, fleet:
         try:
             start(fleet, workers, with_flower=flower)
