@@ -18,9 +18,9 @@ from laya.catalog import DEFAULT_MODELS
 from laya.checkpoint import load_checkpoint
 from laya.confidence import check_min_confidence
 from laya.context import PredictContext
-from laya.decoding import decode_answers
+from laya.decoding import decode_answers, primary_subtag
 from laya.hooks import HookCallable, HookRegistry, nested_calls_fire_defaults
-from laya.lifecycle import complete, fail
+from laya.lifecycle import fail, measure
 from laya.questions import Question, check_states, parse_questions
 from laya.rows import EncodedState, Row, RowScores
 
@@ -118,6 +118,14 @@ class Agent(HookRegistry):
         """Name the checkpoint, its device and dtype."""
         return f"Agent({self.model_id!r}, device={str(self.device)!r}, dtype={str(self.dtype)!r})"
 
+    def calibrated_language(self, lang: str | None) -> str | None:
+        """The primary subtag of `lang` if this checkpoint has temperatures of its own for it, else None.
+
+        Calls that differ only in a `lang` for which this is None have the same answers.
+        """
+        subtag = primary_subtag(lang) if lang else None
+        return subtag if subtag in self.checkpoint.calibration.languages else None
+
     def predict_batch(
         self,
         states: Sequence[Any],
@@ -162,10 +170,11 @@ class Agent(HookRegistry):
                 run.fire("on_predict_start", ctx)
                 if ctx.results is None:
                     ctx.results = self._infer(ctx, size, lang)
+                measure(ctx, min_confidence)
             except BaseException as error:
                 fail(ctx, run, error, min_confidence)
                 raise
-            complete(ctx, run, min_confidence)
+            run.fire_each("on_predict_end", ctx)
         return ctx.results
 
     def system_one(

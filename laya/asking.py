@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from laya.context import PredictContext
-from laya.grouping import Request
+from laya.grouping import Request, calibrated_language
 from laya.hooks import defaults_already_fired
+from laya.questions import check_state
 
 
 def ask(ctx: PredictContext, request: Request) -> None:
@@ -49,7 +50,8 @@ def _deliver(ctx: PredictContext, result: dict[str, Any]) -> None:
 
 def _budgets(ctx: PredictContext, request: Request) -> dict[str, Any]:
     """The options that say something: an attached Agent need not know the others."""
-    options = {"lang": request.lang, "max_len": ctx.max_len, "head_max_len": ctx.head_max_len}
+    language = calibrated_language(request, ctx)
+    options = {"lang": language, "max_len": ctx.max_len, "head_max_len": ctx.head_max_len}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -62,4 +64,5 @@ def _agent(ctx: PredictContext) -> Any:
 def _single_state(ctx: PredictContext) -> Any:
     if len(ctx.states) != 1:
         raise ValueError(f"a hook left {len(ctx.states)} states in ctx.states; a Router's call has exactly one")
+    check_state(ctx.states[0])
     return ctx.states[0]

@@ -73,6 +73,6 @@ class PredictContext:
         for entry in given:
             if not isinstance(entry, dict):
                 raise ValueError(f"ctx.skip() takes {expected}, as dicts; one of them is {type(entry).__name__}")
-        if len(given) not in {1, len(self.states)} or not given:
+        if len(given) not in {1, len(self.states)}:
             raise ValueError(f"ctx.skip() takes {expected}; got {len(given)}")
         self.results = list(given)  # type: ignore[arg-type]  # every entry was just seen to be a dict

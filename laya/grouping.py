@@ -74,14 +74,21 @@ def by_pass(
 ) -> list[list[tuple[Request, PredictContext]]]:
     """Groups of started requests that one call of the Agent can answer, in order of first appearance.
 
-    They ask the same questions in the same order under the same budgets and language. Read after the start hooks, which
-    may have changed all of it but the language.
+    They ask the same questions in the same order under the same budgets. Read after the start hooks, which may have
+    changed any of it. Languages are told apart only where the checkpoint has temperatures of its own for them.
     """
     groups: dict[Hashable, list[tuple[Request, PredictContext]]] = {}
     for request, ctx in requests:
-        key = (_frozen(ctx.questions), _frozen(ctx.max_len), _frozen(ctx.head_max_len), request.lang)
+        budgets = _frozen(ctx.max_len), _frozen(ctx.head_max_len)
+        key = (_frozen(ctx.questions), *budgets, id(ctx.agent), calibrated_language(request, ctx))
         groups.setdefault(key, []).append((request, ctx))
     return list(groups.values())
+
+
+def calibrated_language(request: Request, ctx: PredictContext) -> str | None:
+    """The request's language where it makes a difference to the context's Agent, else None."""
+    of_agent = getattr(ctx.agent, "calibrated_language", None)
+    return of_agent(request.lang) if of_agent is not None and request.lang is not None else None
 
 
 def _frozen(value: Any) -> Hashable:

@@ -14,6 +14,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,7 @@ def choose_victims(residents: Sequence[ResidentView], room_for: int) -> list[str
 @dataclass(slots=True)
 class _Resident:
     agent: Any
-    users: Counter[int] = field(default_factory=Counter)  # thread id to number of calls in flight
+    users: Counter[object] = field(default_factory=Counter)  # chain of calls to the number of its uses in flight
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +56,7 @@ class _Build:
     """A build under way; its waiters are counted so that its result is in use before anybody could evict it."""
 
     done: threading.Event = field(default_factory=threading.Event)
-    waiters: Counter[int] = field(default_factory=Counter)  # thread id to waiting calls, the builder's included
+    waiters: Counter[object] = field(default_factory=Counter)  # chain to its waiting calls, the builder's included
     resident: _Resident | None = None
     error: BaseException | None = None
 
@@ -70,6 +71,10 @@ _build_turn = threading.Lock()
 """One build at a time in a process: two would double the peak of memory and share the disk's bandwidth."""
 
 
+_chain: ContextVar[object | None] = ContextVar("laya_chain_of_calls", default=None)
+"""What a call and the calls that its hooks make have in common. Not the thread: a timed hook runs in one of its own."""
+
+
 class Residency:
     """The checkpoints of one Router that are in memory, least recently used first. Safe to use from many threads."""
 
@@ -78,13 +83,13 @@ class Residency:
         max_loaded: int,
         *,
         evict_first: bool = False,
-        on_change: Callable[[Sequence[str], str | None], None],
+        on_change: Callable[[Sequence[str], tuple[str, Any] | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Keep at most `max_loaded` checkpoints.
 
         `on_change(evicted, built)` is called once a load that changed something, outside every lock and in the thread
-        that did it: the names that went, in order, and the name that came, or None when its build failed.
+        that did it: the names that went, in order, and the name and Agent that came, or None when the build failed.
         """
         self.max_loaded = max_loaded
         self.evict_first = evict_first
@@ -104,25 +109,24 @@ class Residency:
     @contextmanager
     def use(self, name: str, build: Callable[[], Any]) -> Iterator[Any]:
         """The Agent of `name`, in use for the block, built with `build` if it is not resident."""
-        agent, resident = self._acquire(name, build)
+        chain = _chain.get() or object()
+        before = _chain.set(chain)
         try:
-            yield agent
+            agent, resident = self._acquire(name, build, chain)
+            try:
+                yield agent
+            finally:
+                # An evicted Agent is freed when its last user lets go, which is here.
+                del agent
+                self._release(resident, chain)
+                del resident
         finally:
-            # An evicted Agent is freed when its last user lets go, which is here.
-            del agent
-            self._release(resident)
-            del resident
+            _chain.reset(before)
 
     def get(self, name: str, build: Callable[[], Any]) -> Any:
         """The Agent of `name`, built if it is not resident; nothing keeps it from being evicted afterwards."""
         with self.use(name, build) as agent:
             return agent
-
-    def peek(self, name: str) -> Any:
-        """The Agent of `name` if it is resident, else None; says nothing about its use."""
-        with self._changed:
-            resident = self._residents.get(name)
-            return None if resident is None else resident.agent
 
     def put(self, name: str, agent: Any) -> None:
         """Make a finished Agent resident under `name`, with room for it beside what is there."""
@@ -148,12 +152,12 @@ class Residency:
         with self._changed:
             self._failures.pop(name, None)
 
-    def _acquire(self, name: str, build: Callable[[], Any]) -> tuple[Any, _Resident]:
+    def _acquire(self, name: str, build: Callable[[], Any], chain: object) -> tuple[Any, _Resident]:
         while True:
             with self._changed:
                 resident = self._residents.get(name)
                 if resident is not None:
-                    resident.users[threading.get_ident()] += 1
+                    resident.users[chain] += 1
                     self._residents.move_to_end(name)
                     return resident.agent, resident
                 under_way = self._builds.get(name)
@@ -161,24 +165,34 @@ class Residency:
                 if under_way is None:
                     self._refuse_remembered(name)
                     self._builds[name] = under_way = _Build()
-                under_way.waiters[threading.get_ident()] += 1
+                under_way.waiters[chain] += 1
             if not joined:
-                return self._build(name, under_way, build)
-            under_way.done.wait()
+                return self._build(name, under_way, build, chain)
+            self._wait_for(under_way, chain)
             if under_way.resident is not None:
                 return under_way.resident.agent, under_way.resident
             if isinstance(under_way.error, Exception):
                 raise _again(under_way.error)
             # The building thread was interrupted (Ctrl-C, SystemExit), which is no answer for this one: build it here.
 
-    def _build(self, name: str, mine: _Build, build: Callable[[], Any]) -> tuple[Any, _Resident]:
+    def _wait_for(self, build: _Build, chain: object) -> None:
+        try:
+            build.done.wait()
+        except BaseException:
+            # Interrupted: what comes of the build must not count this call as a user for ever.
+            with self._changed:
+                build.waiters[chain] -= 1
+                self._changed.notify_all()
+            raise
+
+    def _build(self, name: str, mine: _Build, build: Callable[[], Any], chain: object) -> tuple[Any, _Resident]:
         evicted: list[str] = []
         try:
             with _build_turn:
                 if self.evict_first:
-                    evicted += self._make_room(1)
+                    evicted += self._make_room(1, chain)
                 resident = self._register(name, mine, build())
-                evicted += self._make_room(0, keep=name)
+                evicted += self._make_room(0, chain, keep=name)
         except BaseException as error:
             self._fail(name, mine, error)
             try:
@@ -188,9 +202,9 @@ class Residency:
                 error.add_note(f"then reporting the evictions {evicted} failed: {second!r}")
             raise
         try:
-            self._on_change(evicted, name)
+            self._on_change(evicted, (name, resident.agent))
         except BaseException:
-            self._release(resident)
+            self._release(resident, chain)
             raise
         return resident.agent, resident
 
@@ -213,7 +227,7 @@ class Residency:
                 self._failures[name] = _Failure(bare, self._clock() + REMEMBER_FAILURE_S)
         mine.done.set()
 
-    def _make_room(self, extra: int, keep: str | None = None) -> list[str]:
+    def _make_room(self, extra: int, chain: object, keep: str | None = None) -> list[str]:
         """Evict until `extra` more fit beside those that stay; with evict_first, wait until their memory is free."""
         with self._changed:
             candidates = [
@@ -225,10 +239,9 @@ class Residency:
             victims = choose_victims(candidates, self.max_loaded - extra - kept)
             gone = [self._residents.pop(name) for name in victims]
             if self.evict_first and gone:
-                # A call of this very thread that uses a victim cannot end while we wait, so it does not count.
-                me = threading.get_ident()
+                # A call whose hook wants this build cannot end while we wait, so its use of a victim does not count.
                 self._changed.wait_for(
-                    lambda: all(users <= 0 for one in gone for who, users in one.users.items() if who != me),
+                    lambda: all(users <= 0 for one in gone for who, users in one.users.items() if who is not chain),
                     timeout=DRAIN_S,
                 )
         if gone:
@@ -236,9 +249,11 @@ class Residency:
             free_memory()
         return victims
 
-    def _release(self, resident: _Resident) -> None:
+    def _release(self, resident: _Resident, chain: object) -> None:
         with self._changed:
-            resident.users[threading.get_ident()] -= 1
+            resident.users[chain] -= 1
+            if not resident.users[chain]:
+                del resident.users[chain]
             self._changed.notify_all()
 
     def _refuse_remembered(self, name: str) -> None:
@@ -260,6 +275,8 @@ def _again(error: BaseException) -> Any:
         fresh = copy.copy(error)
     except Exception:  # noqa: BLE001  # an error class whose arguments do not rebuild it
         fresh = RuntimeError(f"{type(error).__name__}: {error}")
+    if hasattr(error, "__notes__"):
+        fresh.__notes__ = list(error.__notes__)  # a copy shares the list, and others add to it
     fresh.__traceback__ = None
     fresh.__cause__ = error
     return fresh

@@ -17,8 +17,7 @@ from laya.confidence import check_min_confidence
 from laya.context import PredictContext, new_run_id
 from laya.grouping import Request, by_checkpoint, by_pass, check_requests
 from laya.hooks import HookCallable, HookRegistry, HookRun
-from laya.lifecycle import complete, fail
-from laya.questions import check_state
+from laya.lifecycle import fail, measure
 from laya.residency import Residency
 from laya.routing import LangGuess, RouteDecision, decide, prefer_resident_stand_in
 from laya.sources import Source, Sources
@@ -171,13 +170,14 @@ class Router(HookRegistry):
         }
         return Agent(repo, **(arguments | self.agent_kwargs))
 
-    def _announce(self, evicted: Sequence[str], built: str | None) -> None:
+    def _announce(self, evicted: Sequence[str], built: tuple[str, Any] | None) -> None:
         run = self.hook_run()
         failures: list[BaseException] = []
-        events = [("on_evict", name) for name in evicted] + ([("on_load", built)] if built else [])
-        for event, name in events:
-            agent = self._residency.peek(name) if event == "on_load" else None
-            ctx = PredictContext([], {}, model=name, agent=agent, router=self)
+        events = [("on_evict", PredictContext([], {}, model=name, router=self)) for name in evicted]
+        if built is not None:
+            name, agent = built
+            events.append(("on_load", PredictContext([], {}, model=name, agent=agent, router=self)))
+        for event, ctx in events:
             try:
                 run.fire_each(event, ctx)
             except BaseException as error:  # noqa: BLE001  # raised below, after every event has been told
@@ -284,7 +284,6 @@ class Router(HookRegistry):
         ctx = self._context(request, new_run_id())
         with ExitStack() as in_use:
             try:
-                check_state(state)
                 ctx.decision = self._route(request, run, ctx.run_id)
                 ctx.model = self.resolve(ctx.decision["model"])
                 if not self.defer_load:
@@ -296,10 +295,11 @@ class Router(HookRegistry):
                         in_use.enter_context(self._using([ctx]))
                     ask(ctx, request)
                 _add_routing(ctx)
+                measure(ctx, min_confidence)
             except BaseException as error:
                 fail(ctx, run, error, min_confidence)
                 raise
-            complete(ctx, run, min_confidence)
+            run.fire_each("on_predict_end", ctx)
         return single_result(ctx)
 
     system_one = predict
@@ -331,9 +331,6 @@ class Router(HookRegistry):
         check_min_confidence(min_confidence)
         run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
         checked = check_requests(requests, min_confidence)
-        for place, request in enumerate(checked):
-            if request.state is None:
-                raise TypeError(f"request {place} has no state: None is not one")
         run_ids = [new_run_id() for _ in checked]
         decisions = [self._route(request, run, run_id) for request, run_id in zip(checked, run_ids, strict=True)]
         models = [self.resolve(decision["model"]) for decision in decisions]
@@ -371,25 +368,15 @@ class Router(HookRegistry):
                     in_use.enter_context(self._using([ctx for _, ctx in group]))
                 for shared in by_pass(left):
                     ask_together(shared, batch_size)
-                for _, ctx in group:
+                for request, ctx in group:
                     _add_routing(ctx)
+                    measure(ctx, request.min_confidence)
             except BaseException as error:
                 for request, ctx in reversed(started):
                     fail(ctx, run, error, request.min_confidence)
                 raise
-            self._complete_group(group, run)
+            _end_in_reverse([ctx for _, ctx in group], run)
         return [single_result(ctx) for _, ctx in group]
-
-    @staticmethod
-    def _complete_group(group: Sequence[tuple[Request, PredictContext]], run: HookRun) -> None:
-        first: BaseException | None = None
-        for request, ctx in reversed(group):
-            try:
-                complete(ctx, run, request.min_confidence)
-            except BaseException as error:  # noqa: BLE001  # raised below, after every request has ended
-                first = first or error
-        if first is not None:
-            raise first
 
     def _context(
         self, request: Request, run_id: str, decision: RouteDecision | None = None, model: str | None = None
@@ -417,6 +404,18 @@ class Router(HookRegistry):
                 ctx.started_at += loading
             del agent
             yield
+
+
+def _end_in_reverse(contexts: Sequence[PredictContext], run: HookRun) -> None:
+    """End every request, also when the end hook of another raises; then raise the first failure."""
+    first: BaseException | None = None
+    for ctx in reversed(contexts):
+        try:
+            run.fire_each("on_predict_end", ctx)
+        except BaseException as error:  # noqa: BLE001  # raised below, after every request has ended
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def _add_routing(ctx: PredictContext) -> None:

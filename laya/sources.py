@@ -43,9 +43,9 @@ class Sources:
         """
         known = self._known_as(name)
         if isinstance(source, str) and source.strip():
-            self._sources[known] = source
+            self._set(known, source)
         elif isinstance(source, tuple | list) and len(source) == 2 and isinstance(source[0], str):
-            self._sources[known] = (source[0], source[1])
+            self._set(known, (source[0], source[1]))
         else:
             expected = "expected a path, a Hub id or (repository, subfolder)"
             raise ValueError(f"checkpoint {name!r}: {expected}, got {source!r}")
@@ -54,7 +54,8 @@ class Sources:
     def add_without_source(self, name: str) -> str:
         """Make `name` known for an attached Agent, keeping the source that it may have; return it as it is known."""
         known = self._known_as(name)
-        self._sources.setdefault(known, None)
+        if known not in self._sources:
+            self._set(known, None)
         return known
 
     def place_of(self, name: str) -> tuple[str, str | None]:
@@ -74,6 +75,10 @@ class Sources:
         """A known name's source as one line, None for one that was attached."""
         source = self._sources[name]
         return None if source is None else describe_source(source)
+
+    def _set(self, name: str, source: Source | None) -> None:
+        # A new table, because other threads may be reading names from the old one.
+        self._sources = {**self._sources, name: source}
 
     def _known_as(self, name: str) -> str:
         if not isinstance(name, str) or not name.strip():

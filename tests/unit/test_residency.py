@@ -1,4 +1,4 @@
-"""What stays in memory: builds shared, victims chosen, failures remembered, memory freed. The Agents are plain objects."""
+"""What stays in memory: builds shared, victims chosen, failures remembered, memory freed. Agents are plain objects."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Clock:
 class Seen(list[tuple[list[str], str | None]]):
     """The changes that were reported, in order."""
 
-    def __call__(self, evicted: Sequence[str], built: str | None) -> None:
-        self.append((list(evicted), built))
+    def __call__(self, evicted: Sequence[str], built: tuple[str, Thing] | None) -> None:
+        self.append((list(evicted), built and built[0]))
 
 
 def never() -> Thing:
@@ -269,11 +269,11 @@ def test_evictions_are_reported_although_the_build_after_them_failed() -> None:
 
 
 def test_what_hears_of_a_load_may_load_another() -> None:
-    calls: list[str | None] = []
+    calls: list[str] = []
 
-    def follow(evicted: Sequence[str], built: str | None) -> None:
-        calls.append(built)
-        if built == "a":
+    def follow(evicted: Sequence[str], built: tuple[str, Thing]) -> None:
+        calls.append(built[0])
+        if built[0] == "a":
             residency.get("b", Thing)
 
     residency = Residency(2, on_change=follow)
@@ -282,8 +282,8 @@ def test_what_hears_of_a_load_may_load_another() -> None:
 
 
 def test_a_listener_that_fails_leaves_the_checkpoint_resident_and_unused() -> None:
-    def refuse(evicted: Sequence[str], built: str | None) -> None:
-        if built == "a":
+    def refuse(evicted: Sequence[str], built: tuple[str, Thing]) -> None:
+        if built[0] == "a":
             raise RuntimeError("listener")
 
     residency = Residency(1, on_change=refuse)
