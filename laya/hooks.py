@@ -129,17 +129,29 @@ def normalise_hooks(
     Raises:
         TypeError: a class, a bare function, an object without any event, an event that is not callable.
     """
-    entries = () if hooks is None else hooks if isinstance(hooks, list | tuple) else (hooks,)
+    entries = _entries(hooks)
     for entry in entries:
         _check_hook(entry)
     named = (("on_predict_start", on_predict_start), ("on_predict_end", on_predict_end))
     return (*entries, *(_Callables(event, each) for event, given in named for each in _functions(event, given)))
 
 
+def _entries(hooks: Any) -> Sequence[Any]:
+    if hooks is None:
+        return ()
+    # A hook may itself be a sequence, such as a list that records what it sees: its events decide.
+    is_sequence = isinstance(hooks, Sequence) and not isinstance(hooks, str | bytes) and not _events_of(hooks)
+    return hooks if is_sequence else (hooks,)
+
+
+def _events_of(hook: Any) -> list[str]:
+    return [event for event in HOOK_EVENTS if getattr(hook, event, None) is not None]
+
+
 def _check_hook(hook: Any) -> None:
     if isinstance(hook, type):
         raise TypeError(f"a hook is an object, not a class: pass {hook.__name__}() instead of {hook.__name__}")
-    events = [event for event in HOOK_EVENTS if getattr(hook, event, None) is not None]
+    events = _events_of(hook)
     if not events:
         raise TypeError(
             f"a hook has at least one of {', '.join(HOOK_EVENTS)}; {type(hook).__name__} has none of them "

@@ -6,16 +6,20 @@ Nothing here knows what an event means or what a failure leads to; that is `laya
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_serials_held: ContextVar[frozenset[int]] = ContextVar("laya_serials_held", default=frozenset())
+LOOP_CHECK_S = 1.0
+"""Seconds between looks at whether the loop that a hook waits for still runs."""
+
+_turns: ContextVar[frozenset[object]] = ContextVar("laya_hook_turns", default=frozenset())
 
 
 class Serial:
@@ -28,22 +32,26 @@ class Serial:
     def __init__(self) -> None:
         """Make a lock that nobody holds."""
         self._lock = threading.Lock()
+        self._turn: object | None = None
 
     @contextmanager
     def held(self, deadline: float | None) -> Iterator[None]:
         """Hold the lock in the block; TimeoutError when it is not had by `deadline` (`time.monotonic()` seconds)."""
-        before = _serials_held.get()
-        if id(self) in before:
+        before = _turns.get()
+        # A turn that is over may live on in a context that its hook left behind (a task, a thread): it opens nothing.
+        if self._turn in before:
             yield
             return
         wait = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
         if not self._lock.acquire(timeout=wait):
             raise TimeoutError("another hook of this object held its turn for too long")
-        token = _serials_held.set(before | {id(self)})
+        self._turn = object()
+        token = _turns.set(before | {self._turn})
         try:
             yield
         finally:
-            _serials_held.reset(token)
+            _turns.reset(token)
+            self._turn = None
             self._lock.release()
 
 
@@ -71,8 +79,12 @@ def invoke(method: Callable[[Any], Any], ctx: Any, *, name: str, timeout: float 
     thread.join(timeout)
     if thread.is_alive():
         raise TimeoutError(f"hook {name} took longer than hooks_timeout={timeout:g} s")
-    if failure:
-        raise failure[0]
+    if not failure:
+        return
+    if isinstance(failure[0], TimeoutError) and time.monotonic() >= deadline:
+        # A coroutine that was cancelled at the limit, or a turn that did not come: the same message as above.
+        raise TimeoutError(f"hook {name} took longer than hooks_timeout={timeout:g} s") from failure[0]
+    raise failure[0]
 
 
 def _run(method: Callable[[Any], Any], ctx: Any, deadline: float | None, serial: Serial | None) -> None:
@@ -94,7 +106,7 @@ def complete_awaitable(
     """Run `awaitable` to completion from plain code, also from inside a running loop, and return its value.
 
     Raises:
-        RuntimeError: `loop` is the loop of this very thread.
+        RuntimeError: `loop` is the loop of this very thread, or does not run, or stopped before the end.
         TimeoutError: `deadline` (`time.monotonic()` seconds) passed; the awaitable was cancelled.
     """
 
@@ -106,16 +118,35 @@ def complete_awaitable(
     here = _running_loop()
     if loop is not None:
         if here is loop:
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()
+            _give_up(awaitable)
             raise RuntimeError(
                 "AsyncHook was given the loop of the thread that makes the call, which would wait for itself: "
                 "leave loop=None, or call the Agent from another thread"
             )
-        return asyncio.run_coroutine_threadsafe(bounded(), loop).result()
+        if not loop.is_running():
+            _give_up(awaitable)
+            raise RuntimeError(
+                "AsyncHook was given a loop that does not run: run it in another thread, or leave loop=None"
+            )
+        return _on_loop(bounded(), loop)
     if here is None:
         return asyncio.run(bounded())
     return _in_thread(lambda: asyncio.run(bounded()))
+
+
+def _on_loop(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    while not concurrent.futures.wait([future], timeout=LOOP_CHECK_S).done:
+        if not loop.is_running():
+            if not loop.is_closed():
+                future.cancel()
+            raise RuntimeError("the loop that AsyncHook was given stopped before the hook's coroutine had ended")
+    return future.result()
+
+
+def _give_up(awaitable: Awaitable[Any]) -> None:
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
