@@ -47,7 +47,7 @@ def predict(
     Raises:
         LayaError: one of the classes of `producer.errors`.
     """
-    return _ask(submit_prediction, state, questions, timeout, options)
+    return ask(submit_prediction, state, questions, timeout, options)
 
 
 async def apredict(
@@ -60,16 +60,17 @@ async def apredict(
 
     Thousands may wait at once: they share one connection.
     """
-    return await _aask(submit_prediction, state, questions, timeout, options)
+    return await aask(submit_prediction, state, questions, timeout, options)
 
 
-def _ask(
+def ask(
     task: PredictionTask,
     state: Any,
     questions: Any,
     timeout: float | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """What :func:`predict` does, with the `submit_prediction` of an app of your own."""
     call = _Call(task, state, questions, timeout, options)
     future = call.publish()
     try:
@@ -80,13 +81,14 @@ def _ask(
         future.cancel()  # nobody waits any longer; a no-op when it is done
 
 
-async def _aask(
+async def aask(
     task: PredictionTask,
     state: Any,
     questions: Any,
     timeout: float | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """What :func:`apredict` does, with the `submit_prediction` of an app of your own."""
     call = _Call(task, state, questions, timeout, options)
     loop = asyncio.get_running_loop()
     try:

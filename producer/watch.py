@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, Final
 
 from celery import states
@@ -89,31 +90,32 @@ class ResultWatch:
             self._pubsub = None
 
     def _run(self) -> None:
-        active = time.monotonic()
+        """The thread: connect, read until nobody waits or the connection breaks, and again."""
         while True:
+            pubsub = None
             try:
                 pubsub = self._connect()
-                heard = time.monotonic()
-                while pubsub is self._pubsub:
-                    heard = self._read(pubsub, heard)
-                    self._forget_the_late(pubsub)
-                    if self._waiting:
-                        active = time.monotonic()
-                    elif time.monotonic() - active > _IDLE_SECONDS and self._end(pubsub):
-                        return
+                self._read_until_idle(pubsub)
+                if self._end():
+                    return
             except _LOST as error:
+                self._forget_the_late()
+                if self._end():
+                    return
                 self._away(error)
                 time.sleep(_BACKOFF_SECONDS)
             except Exception:
                 logger.exception("Waiting for results failed; connecting anew")
                 time.sleep(_BACKOFF_SECONDS)
             finally:
-                self._pubsub = None
+                if pubsub is not None:
+                    pubsub.close()
 
     def _connect(self) -> Any:
         """A fresh subscription to everything that is awaited."""
         pubsub = self._store.client.pubsub()
-        keys = list(self._waiting)
+        with self._lock:
+            keys = list(self._waiting)
         pubsub.subscribe(self._own, *keys)
         with self._lock:
             late = [key for key in self._waiting if key not in keys]
@@ -124,6 +126,15 @@ class ResultWatch:
             logger.info("The result store answers again")
             self._lost_since = None
         return pubsub
+
+    def _read_until_idle(self, pubsub: Any) -> None:
+        """Read until nobody has waited for a while, or a subscription found the connection dead."""
+        heard = active = time.monotonic()
+        while pubsub is self._pubsub and time.monotonic() - active < _IDLE_SECONDS:
+            heard = self._read(pubsub, heard)
+            self._forget_the_late(pubsub)
+            if self._waiting:
+                active = time.monotonic()
 
     def _read(self, pubsub: Any, heard: float) -> float:
         """Read what is there, waiting a moment for it; when the server was last heard."""
@@ -164,24 +175,24 @@ class ResultWatch:
         with self._lock:
             future, _ = self._waiting.pop(key, (None, 0.0))
             if future is not None and self._pubsub is not None:
-                self._pubsub.unsubscribe(key)
+                with suppress(*_LOST):  # the next read finds the connection dead; this result is here
+                    self._pubsub.unsubscribe(key)
         if future is None:
             return
-        try:
+        with suppress(InvalidStateError):  # it may have been cancelled meanwhile
             if error is not None:
                 future.set_exception(error)
             else:
                 future.set_result(meta or {})
-        except InvalidStateError:
-            pass  # cancelled meanwhile
 
-    def _forget_the_late(self, pubsub: Any) -> None:
+    def _forget_the_late(self, pubsub: Any = None) -> None:
+        """Drop the waits that are over, one way or the other."""
         now = time.monotonic()
         with self._lock:
             late = [key for key, (future, until) in self._waiting.items() if future.done() or now > until]
             for key in late:
                 del self._waiting[key]
-            if late:
+            if late and pubsub is not None:
                 pubsub.unsubscribe(*late)
 
     def _away(self, error: BaseException) -> None:
@@ -194,12 +205,12 @@ class ResultWatch:
             for key in list(self._waiting):
                 self._resolve(key, None, BrokerUnavailable(f"the result store cannot be reached: {error}"))
 
-    def _end(self, pubsub: Any) -> bool:
-        """End the thread if still nobody waits."""
+    def _end(self) -> bool:
+        """Whether nobody waits; then the thread ends, and the next wait starts another."""
         with self._lock:
+            self._pubsub = None
             if self._waiting:
                 return False
             self._thread = None
-            self._pubsub = None
-        pubsub.close()
+            self._lost_since = None
         return True

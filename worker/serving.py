@@ -85,11 +85,13 @@ class Serving:
         self.router.add_hook(self.loads)
 
     def start(self) -> None:
-        """Load the checkpoints of LAYA_PRELOAD.
+        """Import what computes, so that it fails here if it is missing, and load the checkpoints of LAYA_PRELOAD.
 
         Raises:
-            CheckpointUnavailable: one of them cannot be loaded.
+            ImportError: this environment lacks what a worker needs.
+            CheckpointUnavailable: a checkpoint cannot be loaded.
         """
+        importlib.import_module("laya.agent")
         for name in self.settings.preloaded:
             started = time.perf_counter()
             self.router.load(name)
