@@ -1,8 +1,8 @@
 """How results are kept and awaited: Celery's Redis store, without a subscription for each published task.
 
 Celery's own subscribes to every result when its task is published, wanted or not, and a backend that submits and
-never looks grows without bound. This one subscribes when somebody waits. Waiting for many results at once, and
-from asyncio, is `producer.watch`'s work.
+never looks grows without bound. This one subscribes when somebody waits; storing is `producer.result_writer`'s.
+Waiting for many results at once, and from asyncio, is `producer.watch`'s work.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
+from celery import states
 from celery.backends import redis as celery_redis
+from celery.exceptions import BackendStoreError
+from kombu.utils.encoding import bytes_to_str
 
 from producer.errors import DeadlineExceeded
+from producer.result_writer import ResultWriter
 from producer.watch import ResultWatch
 
 _LOOK_AGAIN_SECONDS = 1.0
 
 
-class ResultConsumer(celery_redis.ResultConsumer):  # type: ignore[misc] # celery has no types
+class ResultConsumer(celery_redis.ResultConsumer):
     """Waits for the results of `AsyncResult.get`, and does not trust that every notice arrives.
 
     The subscription and the first look at the result travel on two connections. Should a result be stored between
@@ -51,7 +55,7 @@ class ResultConsumer(celery_redis.ResultConsumer):  # type: ignore[misc] # celer
         return waiting
 
 
-class ResultStore(celery_redis.RedisBackend):  # type: ignore[misc] # celery has no types
+class ResultStore(celery_redis.RedisBackend):
     """Celery's Redis result store for both sides, in Celery's own layout."""
 
     ResultConsumer = ResultConsumer
@@ -68,6 +72,29 @@ class ResultStore(celery_redis.RedisBackend):  # type: ignore[misc] # celery has
             return
         error = DeadlineExceeded("the request waited in the queue until its time was up", {"task_id": task_id})
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
+
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        """Store a state in Celery's layout, by one script where that can read what is stored already."""
+        if self.serializer != "json" or self.compression:
+            return super()._store_result(task_id, result, state, traceback, request, **kwargs)
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        meta["task_id"] = bytes_to_str(task_id)
+        key, value = self.get_key_for_task(task_id), self.encode(meta)
+        if len(value) > self._MAX_STR_VALUE_SIZE:
+            raise BackendStoreError("value too large for Redis backend", state=state, task_id=task_id)
+        if state == states.STARTED:
+            self.writer.write_progress(key, value, self.expires or 0)
+        else:
+            expires = self.failure_expires if state == states.FAILURE else self.expires
+            self.ensure(self.writer.write, (key, value, expires or 0))
+        return result
+
+    @cached_property
+    def writer(self) -> ResultWriter:
+        """What carries the results of this process to the server."""
+        return ResultWriter(lambda: self.client)
 
     @cached_property
     def watch(self) -> ResultWatch:

@@ -1,0 +1,80 @@
+"""Every part of kombu's inside that the queue's wire leans on, checked against the kombu that is installed.
+
+kombu promises none of these names. A release that changes one must be met with a clear error at import, and not with
+messages that are lost.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from kombu.transport import redis as stock
+from kombu.transport import virtual
+
+KOMBU: Final = (5, 7)
+"""The release series of kombu that the names below were read from."""
+
+SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
+    (virtual.QoS, ("append", "ack", "can_consume", "can_consume_max_estimate")),
+    (
+        stock.QoS,
+        (
+            "append",
+            "ack",
+            "restore_visible",
+            "restore_by_tag",
+            "unacked_key",
+            "unacked_index_key",
+            "visibility_timeout",
+        ),
+    ),
+    (
+        stock.Channel,
+        (
+            "QoS",
+            "_brpop_start",
+            "_brpop_read",
+            "_in_poll",
+            "_brpop_sent_at",
+            "_flush_brpop_reauth",
+            "_create_client",
+            "_disconnect_pools",
+            "_put",
+            "_purge",
+            "_delete",
+            "_lookup",
+            "_q_for_pri",
+            "_get_message_priority",
+            "active_queues",
+            "client",
+            "close",
+            "conn_or_acquire",
+            "global_keyprefix",
+            "priority_steps",
+        ),
+    ),
+    (stock.SentinelChannel, ("_get_pool",)),
+    (stock.Transport, ("Channel", "_deliver", "brpop_timeout", "close_connection", "register_with_event_loop")),
+    (stock.MultiChannelPoller, ("on_poll_start", "on_readable", "maybe_check_brpop_health")),
+)
+"""Class and the names of it that are used or replaced."""
+
+
+def check_installed_kombu() -> None:
+    """Refuse a kombu whose Redis transport is another than the one this was written for.
+
+    Raises:
+        ImportError: another release series, or a name that is gone.
+    """
+    installed = version("kombu")
+    if tuple(int(part) for part in installed.split(".")[:2]) != KOMBU:
+        wanted = ".".join(map(str, KOMBU))
+        raise ImportError(
+            f"the queue's wire is written for kombu {wanted}, found {installed}: install 'kombu~={wanted}.0'"
+        )
+    gone = [f"{owner.__name__}.{name}" for owner, names in SURFACE for name in names if not hasattr(owner, name)]
+    if gone:
+        raise ImportError(
+            f"kombu {installed} has no {', '.join(gone)} in its Redis transport: install another 5.7 release"
+        )
