@@ -160,7 +160,7 @@ def _check_markers(question: Question, markers: Sequence[int], max_len: int, hea
     fitting = sum(marker < max_len for marker in markers)
     if fitting < len(markers):
         raise ValueError(
-            f"question {question.id!r}: {fitting} of its {len(markers)} option markers fit into "
+            f"question {question.id!r}: only {fitting} of its {len(markers)} option markers fit into "
             f"max_len={max_len} with head_max_len={head_max_len}: raise max_len, lower head_max_len, "
             f"or give fewer options"
         )

@@ -1,7 +1,8 @@
 """Reading `model.safetensors` into a network that was built without weights.
 
 Strict: every parameter of the network must be in the file in its shape, and nothing else. Tensors are mapped, not
-copied, where device and dtype allow, so that processes on one machine share them.
+copied, where device and dtype allow, so that processes on one machine share them; a file in use is therefore to
+be replaced by another, never overwritten.
 """
 
 from collections.abc import Mapping, Sequence

@@ -142,7 +142,7 @@ def test_a_head_that_leaves_no_room_drops_the_whole_state(max_len: int, keeps_en
 
 @pytest.mark.parametrize(("max_len", "fitting"), [(9, 1), (7, 1), (6, 0), (1, 0)])
 def test_a_marker_without_room_is_refused_with_the_budgets_to_change(max_len: int, fitting: int) -> None:
-    with pytest.raises(ValueError, match=f"^question 'q': {fitting} of its 2 option markers fit") as refusal:
+    with pytest.raises(ValueError, match=f"^question 'q': only {fitting} of its 2 option markers fit") as refusal:
         row(max_len=max_len, head_max_len=100)
     assert f"max_len={max_len}" in str(refusal.value)
     assert "head_max_len=100" in str(refusal.value)

@@ -1,0 +1,363 @@
+"""Loading a checkpoint directory: what is refused and by what words, the quirks that load, and what is left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from laya.checkpoint import Checkpoint, load_checkpoint
+from laya.questions import parse_questions
+
+GOLDEN = Path(__file__).parents[1] / "data/golden/checkpoints"
+QUESTIONS = parse_questions(
+    {"q": {"type": "choice", "instructions": "Which team?", "criteria": ["billing", "support", "sales"]}}
+)
+Edit = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A checkpoint of one's own, to break."""
+    return shutil.copytree(GOLDEN / "multilingual", tmp_path / "mine")
+
+
+def load(path: Path, **options: Any) -> Checkpoint:
+    return load_checkpoint(path, device="cpu", **options)
+
+
+def logits(checkpoint: Checkpoint, state: object = "please refund the invoice " * 20) -> tuple[float, ...]:
+    return checkpoint.kind.forward(checkpoint.kind.encode(state, QUESTIONS, 512, 192).rows)[0].logits
+
+
+def edit_json(path: Path, edit: Edit) -> None:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    edit(value)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def edit_weights(path: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = {name: tensor.clone() for name, tensor in load_file(path / "model.safetensors").items()}
+    edit(tensors)
+    save_file(tensors, path / "model.safetensors")
+
+
+def test_a_directory_loads_with_its_configuration_and_defaults(copied: Path) -> None:
+    edit_json(copied / "rl_agent_config.json", lambda config: config.pop("max_len"))
+    loaded = load(copied)
+    assert (loaded.config["max_len"], loaded.config["head_max_len"]) == (512, 256)
+    assert (loaded.path, loaded.revision, loaded.source) == (copied, None, str(copied))
+    assert (loaded.kind.device, loaded.kind.dtype) == (torch.device("cpu"), torch.float32)
+    assert loaded.kind.model.encoder.config.hidden_size == 64
+
+
+def test_a_subfolder_of_a_directory_loads(copied: Path) -> None:
+    assert logits(load(copied.parent, subfolder="mine")) == logits(load(copied))
+
+
+@pytest.mark.parametrize("subfolder", ["../mine", "/etc", "a/../../b", ""])
+def test_a_subfolder_does_not_lead_out_of_the_directory(copied: Path, subfolder: str) -> None:
+    with pytest.raises(ValueError, match="subfolder must be a path inside"):
+        load(copied, subfolder=subfolder)
+
+
+def test_an_unknown_name_is_a_value_error_that_lists_the_known() -> None:
+    with pytest.raises(ValueError, match=r"unknown checkpoint 'germn'.*english, multilingual, typed-decisions"):
+        load_checkpoint("germn", device="cpu")
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*no such directory"):
+        load(tmp_path / "nowhere")
+
+
+FILES = [
+    "rl_agent_config.json",
+    "model.safetensors",
+    "encoder/config.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_file_is_refused_by_name(copied: Path, file: str) -> None:
+    (copied / file).unlink()
+    with pytest.raises(FileNotFoundError, match=f"checkpoint {copied}: {file} is missing"):
+        load(copied)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
+@pytest.mark.parametrize("file", ["rl_agent_config.json", "encoder/config.json", "tokenizer/tokenizer_config.json"])
+def test_a_file_that_is_no_json_object_is_refused_by_name(copied: Path, file: str, content: bytes) -> None:
+    (copied / file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: {file} "):
+        load(copied)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x00" * 64])
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer/tokenizer.json"])
+def test_a_broken_file_is_refused_by_name(copied: Path, file: str, content: bytes) -> None:
+    (copied / file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: {file} "):
+        load(copied)
+
+
+def test_a_weight_file_cut_short_is_refused(copied: Path) -> None:
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: model.safetensors cannot be read"):
+        load(copied)
+
+
+CONFIGS: dict[str, tuple[Edit, str]] = {
+    "no encoder": (lambda c: c.pop("encoder"), "lacks encoder"),
+    "encoder null": (lambda c: c.update(encoder=None), "lacks encoder"),
+    "no head layers": (lambda c: c.pop("head_layers"), "lacks head_layers"),
+    "head layers a text": (lambda c: c.update(head_layers="2"), "head_layers must be"),
+    "head layers a bool": (lambda c: c.update(head_layers=True), "head_layers must be"),
+    "head layers negative": (lambda c: c.update(head_layers=-1), "head_layers must be"),
+    "one temperature": (lambda c: c.update(temperature=1.0), "temperature must be a list of three"),
+    "two temperatures": (lambda c: c.update(temperature=[1.0, 1.0]), "temperature must be a list of three"),
+    "temperature null": (lambda c: c.update(temperature=None), "temperature must be a list of three"),
+    "buckets a list": (lambda c: c.update(temperature_by_options=[1.0]), "temperature_by_options must be"),
+    "another option layout": (lambda c: c.update(option_layout="parallel"), "option_layout 'parallel'"),
+    "another architecture": (lambda c: c.update(architecture="rwkv"), "architecture 'rwkv'"),
+    "another amp dtype": (lambda c: c.update(amp_dtype="int8"), "amp_dtype must be one of bf16, fp16"),
+    "costs a list": (lambda c: c.update(act_costs=["escalate"]), "act_costs must be a mapping"),
+    "budget a text": (lambda c: c.update(max_len="512"), "max_len must be a number"),
+    "budget zero": (lambda c: c.update(head_max_len=0), "head_max_len must be a number"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_configuration_that_cannot_be_run_is_refused(copied: Path, case: str) -> None:
+    edit, message = CONFIGS[case]
+    edit_json(copied / "rl_agent_config.json", edit)
+    with pytest.raises(ValueError, match=rf"checkpoint {copied}: .*{message}"):
+        load(copied)
+
+
+def test_a_sequential_option_layout_is_the_usual_one(copied: Path) -> None:
+    before = logits(load(copied))
+    edit_json(copied / "rl_agent_config.json", lambda config: config.update(option_layout="sequential"))
+    assert logits(load(copied)) == before
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", "head.", "type_emb.", "scorer.", "act_head.", "temperature"])
+def test_a_missing_prefix_is_refused_by_name(copied: Path, prefix: str) -> None:
+    edit_weights(copied, lambda t: [t.pop(name) for name in list(t) if name.startswith(prefix)])
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: model.safetensors has no parameters under {prefix}"):
+        load(copied)
+
+
+def test_a_missing_parameter_is_refused_by_name(copied: Path) -> None:
+    edit_weights(copied, lambda tensors: tensors.pop("scorer.1.bias"))
+    with pytest.raises(ValueError, match=r"model\.safetensors lacks scorer\.1\.bias"):
+        load(copied)
+
+
+def test_a_parameter_too_many_is_refused_by_name(copied: Path) -> None:
+    edit_weights(copied, lambda tensors: tensors.update({"head.layers.0.extra": torch.ones(1)}))
+    with pytest.raises(ValueError, match=r"has head\.layers\.0\.extra, which the configuration does not"):
+        load(copied)
+
+
+def test_a_wrong_shape_is_refused_with_both_shapes(copied: Path) -> None:
+    edit_weights(copied, lambda tensors: tensors.update({"scorer.3.weight": torch.ones(2, 64)}))
+    with pytest.raises(ValueError, match=r"scorer\.3\.weight .* \[2, 64\], the configuration asks for \[1, 64\]"):
+        load(copied)
+
+
+def test_an_action_too_many_in_the_configuration_is_a_wrong_shape(copied: Path) -> None:
+    edit_json(copied / "rl_agent_config.json", lambda config: config["act_costs"].update(ask=1.0))
+    with pytest.raises(ValueError, match=r"act_head\.2\..* has the shape"):
+        load(copied)
+
+
+@pytest.mark.parametrize("model_type", [None, "no-such-model"])
+def test_an_encoder_that_transformers_does_not_know_is_refused(copied: Path, model_type: str | None) -> None:
+    edit_json(copied / "encoder/config.json", lambda config: config.update(model_type=model_type))
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: encoder/config.json does not describe"):
+        load(copied)
+
+
+@pytest.mark.parametrize("token", ["mask_token", "cls_token", "sep_token"])
+def test_a_tokenizer_without_a_token_that_rows_need_is_refused(copied: Path, token: str) -> None:
+    edit_json(copied / "tokenizer/tokenizer_config.json", lambda config: config.pop(token))
+    with pytest.raises(ValueError, match=rf"checkpoint {copied}: .*names no {token}"):
+        load(copied)
+
+
+def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(copied: Path) -> None:
+    edit_json(
+        copied / "tokenizer/tokenizer.json",
+        lambda file: file["added_tokens"].append({**file["added_tokens"][0], "id": 800, "content": "<beyond>"}),
+    )
+    with pytest.raises(ValueError, match=rf"checkpoint {copied}: .*outside the encoder's 800 embeddings.*<beyond>"):
+        load(copied)
+
+
+# --- digests -----------------------------------------------------------------------------------------------------
+
+
+def digests(path: Path) -> dict[str, str]:
+    return {file: hashlib.sha256((path / file).read_bytes()).hexdigest() for file in FILES}
+
+
+def test_files_with_the_expected_digests_load(copied: Path) -> None:
+    expected = digests(copied)
+    assert load(copied, expected_sha256=expected).path == copied
+    assert load(copied, expected_sha256={"model.safetensors": expected["model.safetensors"].upper()})
+    assert load(copied, expected_sha256={})
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_with_another_digest_is_refused_before_any_is_parsed(copied: Path, file: str) -> None:
+    expected = {file: digests(copied)[file]}
+    for broken in FILES:
+        (copied / broken).write_bytes(b"not what it was")
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: {file} has the SHA-256"):
+        load(copied, expected_sha256=expected)
+
+
+def test_a_file_that_should_have_a_digest_and_is_missing_is_refused(copied: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"tokenizer/vocab\.txt is missing"):
+        load(copied, expected_sha256={"tokenizer/vocab.txt": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [["0" * 64], {"../x": "0" * 64}, {"/x": "0" * 64}, {"": "0" * 64}, {"x": "0" * 63}, {"x": "g" * 64}, {"x": None}],
+)
+def test_a_malformed_table_of_digests_is_a_value_error(copied: Path, expected: Any) -> None:
+    with pytest.raises(ValueError, match="expected_sha256"):
+        load(copied, expected_sha256=expected)
+
+
+# --- quirks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenizer_class", ["TokenizersBackend", None, "NoSuchTokenizer"])
+def test_a_tokenizer_loads_whatever_class_it_was_saved_as(copied: Path, tokenizer_class: str | None) -> None:
+    before = logits(load(copied))
+    edit_json(copied / "tokenizer/tokenizer_config.json", lambda c: c.update(tokenizer_class=tokenizer_class))
+    assert logits(load(copied)) == before
+
+
+EXTRA: dict[str, Edit] = {
+    "a list": lambda c: c.update(extra_special_tokens=["refund", "<end_of_turn>"]),
+    "by name": lambda c: c.update(extra_special_tokens={"a": "refund", "b": "<end_of_turn>"}),
+    "additional": lambda c: c.update(extra_special_tokens=None, additional_special_tokens=["refund"]),
+    "saved with flags": lambda c: c.update(extra_special_tokens=[{"content": "refund", "lstrip": False}]),
+}
+
+
+@pytest.mark.parametrize("form", EXTRA)
+def test_extra_special_tokens_load_in_every_form(copied: Path, form: str) -> None:
+    edit_json(copied / "encoder/config.json", lambda config: config.update(vocab_size=802))
+    edit_weights(
+        copied,
+        lambda t: t.update(
+            {"encoder.embeddings.tok_embeddings.weight": torch.randn(802, 64, generator=torch.Generator())}
+        ),
+    )
+    edit_json(copied / "tokenizer/tokenizer_config.json", EXTRA[form])
+    kind = load(copied).kind
+    assert kind.tokenizer("a refund b", add_special_tokens=False)["input_ids"].count(800) == 1
+    assert kind.encode("refund", QUESTIONS, 512, 192).usage["state_tokens"] == 1
+
+
+def test_extra_tokens_without_an_embedding_stay_text(copied: Path) -> None:
+    kind = load(copied).kind  # names <start_of_turn> and <end_of_turn>, and has 800 embeddings for 800 other ids
+    encoded = kind.encode("<start_of_turn>hello<end_of_turn>", QUESTIONS, 512, 192)
+    assert encoded.usage["state_tokens"] > 3
+    assert len(kind.forward(encoded.rows)) == 1
+
+
+SAVED_BY: dict[str, Edit] = {
+    "transformers 5": lambda _: None,
+    "transformers 5, thetas alone": lambda c: c.update(
+        rope_parameters={"full_attention": {"rope_theta": 160000.0}, "sliding_attention": {"rope_theta": 160000.0}}
+    ),
+    "an older transformers": lambda c: [
+        c.pop("rope_parameters"),
+        c.pop("layer_types"),
+        c.update(global_rope_theta=160000.0, local_rope_theta=160000.0),
+    ],
+}
+
+
+@pytest.mark.parametrize("saved_by", SAVED_BY)
+def test_rotary_frequencies_are_run_however_they_were_saved(copied: Path, saved_by: str) -> None:
+    before = logits(load(copied))
+    edit_json(copied / "encoder/config.json", SAVED_BY[saved_by])
+    assert logits(load(copied)) == before
+
+
+@pytest.mark.parametrize("layers", ["full_attention", "sliding_attention"])
+def test_other_rotary_frequencies_change_the_answer(copied: Path, layers: str) -> None:
+    before = logits(load(copied))
+    edit_json(copied / "encoder/config.json", lambda c: c["rope_parameters"][layers].update(rope_theta=10000.0))
+    assert logits(load(copied)) != pytest.approx(before, abs=1e-3)
+
+
+def test_weights_saved_in_half_precision_are_run_in_fp32(copied: Path) -> None:
+    edit_weights(copied, lambda t: t.update({name: tensor.half() for name, tensor in t.items()}))
+    loaded = load(copied)
+    assert {parameter.dtype for parameter in loaded.kind.model.parameters()} == {torch.float32}
+    assert logits(loaded) == pytest.approx(logits(load(GOLDEN / "multilingual")), abs=0.1)
+
+
+# --- what loading does not do --------------------------------------------------------------------------------------
+
+
+def test_loading_initialises_no_weights() -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    load(GOLDEN / "multilingual")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_encoder_attends_with_sdpa() -> None:
+    assert load(GOLDEN / "multilingual").kind.model.encoder.config._attn_implementation == "sdpa"
+
+
+def test_a_loaded_model_is_ready_for_inference() -> None:
+    model = load(GOLDEN / "multilingual").kind.model
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+
+
+def test_a_checkpoint_of_links_into_a_cache_loads_and_leaves_the_cache_alone(copied: Path) -> None:
+    cache = copied.parent / "blobs"
+    cache.mkdir()
+    for index, file in enumerate(FILES):
+        blob = (copied / file).rename(cache / str(index))
+        blob.chmod(stat.S_IRUSR)
+        (copied / file).symlink_to(blob)
+    before = {blob.name: (blob.read_bytes(), blob.stat().st_mtime_ns) for blob in cache.iterdir()}
+    load(copied)
+    assert {blob.name: (blob.read_bytes(), blob.stat().st_mtime_ns) for blob in cache.iterdir()} == before
+    assert all((copied / file).is_symlink() for file in FILES)
+    assert sum(path.is_file() for path in copied.rglob("*")) == len(FILES)
+
+
+def test_unusable_temperatures_warn_once_and_name_the_checkpoint() -> None:
+    with pytest.warns(RuntimeWarning, match=r"english.*choice:11\+.*score:3-5") as caught:
+        load(GOLDEN / "english")
+    assert len(caught) == 1
+
+
+def test_a_device_that_is_missing_is_refused_before_any_file_is_read(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="was asked for"):
+        load_checkpoint(tmp_path / "nowhere", device="cuda:4096")
