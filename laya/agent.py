@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from laya.batching import Batching
 from laya.catalog import DEFAULT_MODELS
 from laya.checkpoint import load_checkpoint
 from laya.confidence import check_min_confidence
@@ -54,6 +55,7 @@ class Agent(HookRegistry):
         lang_temperatures: Mapping[str, Mapping[str, Any]] | None = None,
         dtype: str | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
+        batching: Batching | None = None,
         hooks: Any = None,
         on_predict_start: HookCallable | Sequence[HookCallable] | None = None,
         on_predict_end: HookCallable | Sequence[HookCallable] | None = None,
@@ -71,6 +73,8 @@ class Agent(HookRegistry):
             lang_temperatures: language to `{"temperature": [3 numbers], "temperature_by_options": {...}}`.
             dtype: `"fp32"`, `"bf16"` or `"fp16"` instead of the device's own choice.
             batch_size: states that go through the model together when a call does not say.
+            batching: shares forward passes with the other calls that were given it; None computes in the caller's
+                thread.
             hooks, on_predict_start, on_predict_end, hooks_raise, hooks_concurrent, hooks_timeout: see `laya.hooks`.
 
         Raises:
@@ -79,6 +83,7 @@ class Agent(HookRegistry):
         """
         super().__init__(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_concurrent, hooks_timeout)
         self.batch_size = _check_batch_size(batch_size)
+        self.batching = batching
         self.checkpoint = load_checkpoint(
             model_id_or_path,
             subfolder=subfolder,
@@ -216,7 +221,8 @@ class Agent(HookRegistry):
         if not questions:
             return [_empty_result() for _ in ctx.states]
         results: list[dict[str, Any]] = []
-        for chunk in _chunks(ctx.states, batch_size):
+        # Shared passes are packed by tokens, and better the more rows they can choose from.
+        for chunk in _chunks(ctx.states, batch_size if self.batching is None else len(ctx.states)):
             encoded = [self._encode_state(state, questions, max_len, head_max_len) for state in chunk]
             scores = iter(self._forward([row for one in encoded for row in one.rows]))
             for one in encoded:
@@ -228,6 +234,8 @@ class Agent(HookRegistry):
         return self.checkpoint.kind.encode(state, questions, max_len, head_max_len)
 
     def _forward(self, rows: Sequence[Row]) -> list[RowScores]:
+        if self.batching is not None:
+            return self.batching.submit(self.checkpoint.kind, rows).result()
         return self.checkpoint.kind.forward(rows)
 
     def _decode_answers(
@@ -246,7 +254,7 @@ def _empty_result() -> dict[str, Any]:
 
 
 def _chunks(states: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(states), size):
+    for start in range(0, len(states), max(1, size)):
         yield states[start : start + size]
 
 

@@ -114,6 +114,10 @@ def _kind_of(path: Path, config: Mapping[str, Any]) -> LoadKind:
         from laya.embedding import load_kind as load_embedding  # noqa: PLC0415
 
         return load_embedding
+    if architecture == "simulated":
+        from laya.simulated import load_kind as load_simulated  # noqa: PLC0415
+
+        return load_simulated
     raise ValueError(
         f"checkpoint {path}: architecture {shown(architecture)} is not known: expected 'embedding', or none for the "
         f"published format"

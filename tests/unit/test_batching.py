@@ -1,0 +1,258 @@
+"""Rows of many calls in shared passes: who waits for what, and what a failing pass means for each."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import laya
+from laya.batching import Batching, PassReport, Pending, answer_by
+from laya.questions import parse_questions
+from laya.rows import Row, RowScores
+from laya.simulated import SimulatedKind, write_checkpoint
+
+DEADLINE_S = 20
+QUESTIONS = {"team": {"type": "choice", "instructions": "Which team?", "criteria": ["billing", "support", "sales"]}}
+
+
+class GatedKind(SimulatedKind):
+    """A simulated device whose passes wait for the test, keep what they were given, and may fail."""
+
+    def __init__(self, fails: Callable[[Sequence[Row]], Exception | None] = lambda rows: None) -> None:
+        super().__init__(pass_ms=0, row_ms=0, device=f"gated-{id(self)}")
+        self.fails = fails
+        self.passes: list[list[Row]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def forward(self, rows: Sequence[Row]) -> list[RowScores]:
+        self.entered.set()
+        assert self.gate.wait(DEADLINE_S)
+        self.passes.append(list(rows))
+        error = self.fails(rows)
+        if error is not None:
+            raise error
+        return super().forward(rows)
+
+
+def rows_of(kind: SimulatedKind, state: str, number: int = 1) -> list[Row]:
+    (question,) = parse_questions(QUESTIONS)
+    return [row for _ in range(number) for row in kind.encode(state, [question], 512, 192).rows]
+
+
+@pytest.fixture
+def reports() -> list[PassReport]:
+    return []
+
+
+@pytest.fixture
+def batching(reports: list[PassReport]) -> Batching:
+    return Batching(max_rows=32, observe=reports.append)
+
+
+@pytest.fixture
+def busy(batching: Batching) -> Iterator[tuple[GatedKind, Pending]]:
+    """A device that is busy with one row until the gate opens, so that what comes next gathers."""
+    kind = GatedKind()
+    kind.gate.clear()
+    first = batching.submit(kind, rows_of(kind, "first"))
+    assert kind.entered.wait(DEADLINE_S)
+    yield kind, first
+    kind.gate.set()
+
+
+def test_rows_that_gather_while_the_device_is_busy_share_the_next_pass(
+    batching: Batching, busy: tuple[GatedKind, Pending]
+) -> None:
+    kind, first = busy
+    calls = [batching.submit(kind, rows_of(kind, f"state {place}", 2)) for place in range(4)]
+    kind.gate.set()
+    first.result()
+    scores = [call.result() for call in calls]
+    assert [len(rows) for rows in kind.passes] == [1, 8]
+    assert scores == [SimulatedKind.forward(kind, rows_of(kind, f"state {place}", 2)) for place in range(4)]
+
+
+def test_a_call_waits_for_its_own_rows_only(batching: Batching) -> None:
+    kind = GatedKind()
+    kind.gate.clear()
+    slow = batching.submit(kind, rows_of(kind, "slow"))
+    other = GatedKind()
+    other.device = type(kind.device)("meta")  # another device has another thread
+    assert len(batching.submit(other, rows_of(other, "fast")).result()) == 1
+    kind.gate.set()
+    assert len(slow.result()) == 1
+
+
+def test_two_checkpoints_of_one_device_take_turns_by_the_age_of_their_rows(
+    batching: Batching, busy: tuple[GatedKind, Pending]
+) -> None:
+    kind, _ = busy
+    other = GatedKind()
+    order: list[str] = []
+    kind.fails = lambda rows: order.append("kind")
+    other.fails = lambda rows: order.append("other")
+    calls = [batching.submit(one, rows_of(one, "state")) for one in (other, kind, other)]
+    kind.gate.set()
+    for call in calls:
+        call.result()
+    assert order == ["kind", "other", "kind"], "the first row, then the oldest waiting one with its like, then the rest"
+
+
+def test_only_the_calls_of_failing_rows_fail(batching: Batching, busy: tuple[GatedKind, Pending]) -> None:
+    kind, _ = busy
+    bad = rows_of(kind, "bad")
+    kind.fails = lambda rows: ZeroDivisionError("bad row") if bad[0] in rows else None
+    good = [batching.submit(kind, rows_of(kind, f"good {place}")) for place in range(7)]
+    failing = batching.submit(kind, bad)
+    kind.gate.set()
+    assert [len(call.result()) for call in good] == [1] * 7
+    with pytest.raises(ZeroDivisionError, match="bad row"):
+        failing.result()
+
+
+def test_the_thread_of_a_device_lives_on_after_a_pass_that_failed(batching: Batching) -> None:
+    kind = GatedKind(fails=lambda rows: ValueError("always"))
+    with pytest.raises(ValueError, match="always"):
+        batching.submit(kind, rows_of(kind, "one")).result()
+    kind.fails = lambda rows: None
+    assert len(batching.submit(kind, rows_of(kind, "two")).result()) == 1
+
+
+def test_a_kind_that_answers_for_too_few_rows_fails_their_calls_and_hangs_nobody(batching: Batching) -> None:
+    class Short(GatedKind):
+        def forward(self, rows: Sequence[Row]) -> list[RowScores]:
+            return super().forward(rows)[:-1]
+
+    kind = Short()
+    with pytest.raises(ValueError, match="shorter"):
+        batching.submit(kind, rows_of(kind, "one", 2)).result()
+
+
+def test_out_of_memory_splits_the_pass_and_lowers_the_budget_for_a_while(
+    batching: Batching, busy: tuple[GatedKind, Pending], reports: list[PassReport]
+) -> None:
+    kind, _ = busy
+    kind.fails = lambda rows: RuntimeError("CUDA out of memory.") if len(rows) > 4 else None
+    calls = [batching.submit(kind, rows_of(kind, "same length")) for _ in range(16)]
+    kind.gate.set()
+    for call in calls:
+        assert len(call.result()) == 1
+    assert [report.outcome for report in reports if report.out_of_memory] == ["split"] * 3
+    kind.passes.clear()
+    again = [batching.submit(kind, rows_of(kind, "same length")) for _ in range(2)]
+    for call in again:
+        call.result()
+    tokens = rows_of(kind, "same length")[0].tokens
+    largest = max(report.padded for report in reports if report.outcome == "done")
+    assert largest <= 4 * tokens
+
+
+def test_a_row_that_fits_no_memory_is_the_error_of_its_call_alone(
+    batching: Batching, busy: tuple[GatedKind, Pending]
+) -> None:
+    kind, _ = busy
+    huge = rows_of(kind, "huge")
+    kind.fails = lambda rows: MemoryError("does not fit") if huge[0] in rows else None
+    good = batching.submit(kind, rows_of(kind, "good", 3))
+    failing = batching.submit(kind, huge)
+    kind.gate.set()
+    assert len(good.result()) == 3
+    with pytest.raises(MemoryError, match="does not fit"):
+        failing.result()
+
+
+def test_a_row_goes_to_the_cpu_only_where_the_fallback_is_switched_on() -> None:
+    class Tight(GatedKind):
+        def on_cpu(self) -> SimulatedKind:
+            return SimulatedKind(pass_ms=0, row_ms=0, device="cpu-fallback")
+
+    kind = Tight(fails=lambda rows: MemoryError("does not fit"))
+    with pytest.raises(MemoryError):
+        Batching().submit(kind, rows_of(kind, "state")).result()
+    fallen_back = Batching(cpu_fallback=True).submit(kind, rows_of(kind, "state")).result()
+    assert fallen_back == SimulatedKind(pass_ms=0, row_ms=0).forward(rows_of(kind, "state"))
+
+
+def test_rows_of_a_caller_that_has_given_up_are_dropped(batching: Batching, busy: tuple[GatedKind, Pending]) -> None:
+    kind, first = busy
+    given_up = batching.submit(kind, rows_of(kind, "late"))
+    with answer_by(time.monotonic()), pytest.raises(TimeoutError, match="deadline"):
+        given_up.result()
+    patient = batching.submit(kind, rows_of(kind, "patient"))
+    kind.gate.set()
+    first.result()
+    assert len(patient.result()) == 1
+    assert [len(rows) for rows in kind.passes] == [1, 1]
+
+
+def test_a_free_device_computes_at_once_and_a_window_lets_rows_gather() -> None:
+    kind = GatedKind()
+    patient = Batching(batch_wait_ms=200)
+    first = patient.submit(kind, rows_of(kind, "one"))
+    second = patient.submit(kind, rows_of(kind, "two"))
+    assert (len(first.result()), len(second.result())) == (1, 1)
+    assert [len(rows) for rows in kind.passes] == [2]
+    eager = GatedKind()
+    Batching().submit(eager, rows_of(eager, "one")).result()
+    assert [len(rows) for rows in eager.passes] == [1]
+
+
+def test_a_call_without_rows_has_its_answer() -> None:
+    assert Batching().submit(GatedKind(), []).result() == []
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_batch_tokens": 0}, {"max_rows": 0}, {"max_waste": 1.0}, {"batch_wait_ms": -1.0}]
+)
+def test_limits_that_no_pass_could_keep_are_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="a pass needs"):
+        Batching(**limits)  # type: ignore[arg-type]
+
+
+def test_an_observer_that_fails_harms_no_pass(caplog: pytest.LogCaptureFixture) -> None:
+    def observe(report: PassReport) -> None:
+        raise RuntimeError("observer")
+
+    kind = GatedKind()
+    assert len(Batching(observe=observe).submit(kind, rows_of(kind, "state")).result()) == 1
+
+
+def test_nothing_of_a_pass_holds_its_checkpoint_afterwards(batching: Batching) -> None:
+    kind = GatedKind()
+    batching.submit(kind, rows_of(kind, "state")).result()
+    gone = weakref.ref(kind)
+    del kind
+    deadline = time.monotonic() + DEADLINE_S
+    while gone() is not None:  # the device's thread lets go a moment after the caller has its answer
+        gc.collect()
+        assert time.monotonic() < deadline
+
+
+def test_64_threads_with_questions_of_their_own_get_the_answers_of_a_call_alone(tmp_path: Path) -> None:
+    path = str(write_checkpoint(tmp_path / "simulated", pass_ms=1, row_ms=0, device=str(tmp_path)))
+    reports: list[PassReport] = []
+    shared = laya.Agent(path, batching=Batching(observe=reports.append))
+    alone = laya.Agent(path)
+
+    def questions(place: int) -> dict[str, object]:
+        return {
+            f"q{place}-{number}": {"type": "choice", "instructions": f"{place}?", "criteria": ["a", "b", f"c{number}"]}
+            for number in range(4)
+        }
+
+    def ask(place: int) -> object:
+        return shared.predict(f"state {place}", questions(place))
+
+    with ThreadPoolExecutor(64) as pool:
+        answered = list(pool.map(ask, range(256)))
+    assert answered == [alone.predict(f"state {place}", questions(place)) for place in range(256)]
+    assert len(reports) < 256, "no pass was shared"
