@@ -269,10 +269,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
         if name in _TEXTS and not isinstance(value, str):
             raise InvalidRequest(f"{name} must be a text, not {type(value).__name__}", {"options": [name]})
         if name in _BUDGETS and not _is_budget(value):
-            raise InvalidRequest(
-                f"{name} must be a number of tokens from 1 to {MAX_TOKENS}, not {shown(value)}",
-                {"options": [name]},
-            )
+            raise InvalidRequest(f"{name} must be a whole number of tokens from 1 to {MAX_TOKENS}", {"options": [name]})
     try:
         check_min_confidence(options.get("min_confidence"))
     except ValueError as error:

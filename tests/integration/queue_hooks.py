@@ -1,0 +1,55 @@
+"""Hooks that a worker under test loads by dotted path: they write down what happens, or misbehave on demand."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from laya import BaseHook
+
+
+class Journal(BaseHook):
+    """Appends a line for each event to the file that JOURNAL names."""
+
+    def _note(self, line: str) -> None:
+        with Path(os.environ["JOURNAL"]).open("a") as journal:
+            journal.write(line + "\n")
+
+    def on_load(self, ctx: Any) -> None:
+        self._note(f"load {ctx.model}")
+
+    def on_evict(self, ctx: Any) -> None:
+        self._note(f"evict {ctx.model}")
+
+    def on_predict_start(self, ctx: Any) -> None:
+        self._note(f"start {ctx.states[0]}")
+
+    def on_predict_end(self, ctx: Any) -> None:
+        self._note(f"end {ctx.states[0]}")
+
+
+class Trouble(BaseHook):
+    """Does what the state says, such as `raise MemoryError` or `sleep 2`."""
+
+    ERRORS: ClassVar = {
+        error.__name__: error for error in (RuntimeError, ValueError, MemoryError, SystemExit, KeyboardInterrupt)
+    }
+
+    def on_predict_start(self, ctx: Any) -> None:
+        verb, _, what = str(ctx.states[0]).partition(" ")
+        if verb == "raise":
+            raise self.ERRORS[what]("as asked")
+        if verb == "sleep":
+            time.sleep(float(what))
+
+
+class Broken(BaseHook):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no such luck")
+
+    def on_load(self, ctx: Any) -> None:
+        """Make it a hook."""
