@@ -5,10 +5,13 @@ Each command has a module of its own here; what the commands do beyond talking t
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import typer
+from kombu.exceptions import OperationalError
 from pydantic import ValidationError
+from redis.exceptions import RedisError
 
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
 from worker.cli import checkpoints, demo, doctor, serve, status, submit, up
@@ -39,6 +42,8 @@ for module in (demo, up, serve, submit, checkpoints, status, doctor):
 
 def main() -> None:
     """Run the command line; an error that a person can act on ends it with one line and its exit code."""
+    # An error is told once, below; what the library logs about it would say it twice. A worker sets its own logging.
+    logging.getLogger("producer").addHandler(logging.NullHandler())
     try:
         app()
     except CommandError as error:
@@ -46,6 +51,9 @@ def main() -> None:
         sys.exit(error.code)
     except (BrokerUnavailable, DeadlineExceeded) as error:
         report(error.message)
+        sys.exit(Code.UNREACHABLE)
+    except (OperationalError, RedisError) as error:
+        report(f"the server does not answer: {error}; check that it runs, and that LAYA_BROKER_URL names it")
         sys.exit(Code.UNREACHABLE)
     except LayaError as error:
         report(f"{type(error).__name__}: {error.message}")

@@ -5,9 +5,11 @@ Only shapes results into rich's renderables; where they come from, and what is p
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +25,22 @@ def bar(share: float, width: int = BAR_WIDTH) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + (EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def fitting(text: str, cells: int) -> str:
+    """The beginning of `text` that surely fits into `cells`, with an ellipsis where it was cut.
+
+    Spacing marks (Devanagari's vowel signs) count as a cell, as in most terminals; rich counts them as none.
+    """
+    widths = [max(cell_len(letter), unicodedata.category(letter) == "Mc") for letter in text]
+    if sum(widths) <= cells:
+        return text
+    used, kept = 1, ""  # the ellipsis is one cell
+    for letter, width in zip(text, widths, strict=True):
+        if used + width > cells:
+            break
+        used, kept = used + width, kept + letter
+    return kept.rstrip() + "…"
 
 
 def percent(share: float) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import AliasChoices
+from rich.cells import cell_len
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,7 @@ from producer.app import PredictionApp
 from producer.checkpoints import SMALL, parse_checkpoints
 from producer.settings import ProducerSettings
 from producer.tasks import register as register_tasks
-from worker.cli.answers import confidence_style, percent
+from worker.cli.answers import confidence_style, fitting, percent
 from worker.cli.screen import Code, CommandError, out, plain_table, say
 from worker.demo import SETTINGS, VISIBILITY_SECONDS, Demo, DemoFailed, Reply, WorkerSummary
 from worker.fleet import LocalFleet
@@ -28,7 +29,11 @@ from worker.settings import WorkerSettings
 from worker.tickets import TICKETS
 
 WIDE = 100
-"""Columns from which the table spells its answers out."""
+"""Cells from which the table spells its answers out."""
+
+WIDE_HEADERS = ("", "checkpoint", "worker", "team", "urgency", "refund", "confidence", "time")
+NARROW_HEADERS = ("", "checkpoint", "wkr", "team", "urg", "refund", "conf", "time")
+RIGHT = {"confidence", "conf", "time"}
 
 CHECKPOINT_STYLES = {"english": "cyan", "multilingual": "magenta"}
 WORKER_STYLES = {"one": "blue", "two": "yellow"}
@@ -104,7 +109,7 @@ def run(fleet: LocalFleet, app: PredictionApp, interrupts: Interrupts) -> int:
 def show(replies: Sequence[Reply], summaries: Sequence[WorkerSummary], took: float) -> None:
     """The table in the tickets' order, and the summary."""
     order = {ticket.text: number for number, ticket in enumerate(TICKETS)}
-    out.print(answers_table(sorted(replies, key=lambda reply: order[reply.ticket.text]), wide=out.width >= WIDE))
+    out.print(answers_table(sorted(replies, key=lambda reply: order[reply.ticket.text]), out.width))
     out.print()
     out.print(summary_table(summaries))
     out.print()
@@ -112,28 +117,33 @@ def show(replies: Sequence[Reply], summaries: Sequence[WorkerSummary], took: flo
         out.print(line)
 
 
-def answers_table(replies: Sequence[Reply], *, wide: bool) -> Table:
-    """One line a ticket: text, checkpoint, worker, the three answers, confidence, time."""
-    table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), show_edge=False, header_style="bold", expand=True)
-    table.add_column("ticket", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("checkpoint", no_wrap=True)
-    table.add_column("worker" if wide else "wkr", no_wrap=True)
-    table.add_column("team", no_wrap=True)
-    table.add_column("urgency" if wide else "urg", no_wrap=True)
-    table.add_column("refund", no_wrap=True)
-    table.add_column("confidence" if wide else "conf", no_wrap=True, justify="right")
-    table.add_column("time", no_wrap=True, justify="right")
-    for reply in replies:
-        table.add_row(Text(reply.ticket.text), *cells(reply, wide=wide))
+def answers_table(replies: Sequence[Reply], width: int) -> Table:
+    """One line a ticket: language, checkpoint, worker, the three answers, confidence, time, text.
+
+    The text is last: terminals disagree about the width of some scripts and turn lines of others around, and there it
+    disturbs no column.
+    """
+    wide = width >= WIDE
+    rows = [(Text(reply.ticket.language, style="dim"), *cells(reply, wide=wide)) for reply in replies]
+    headers = WIDE_HEADERS if wide else NARROW_HEADERS
+    gap = 2 if wide else 1
+    columns = zip(headers, *rows, strict=True)
+    room = width - sum(max(cell_len(str(cell)) for cell in column) + gap for column in columns)
+    table = Table(box=None, padding=(0, gap, 0, 0), show_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, no_wrap=True, justify="right" if header in RIGHT else "left")
+    table.add_column("ticket", no_wrap=True)
+    for reply, row in zip(replies, rows, strict=True):
+        table.add_row(*row, Text(reply.error or fitting(reply.ticket.text, room), style="red" if reply.error else ""))
     return table
 
 
 def cells(reply: Reply, *, wide: bool) -> list[Text]:
-    """The cells of a row, after the text."""
+    """The cells of a row, between the language and the text."""
     worker = Text(reply.worker or "-", style=WORKER_STYLES.get(reply.worker or "", ""))
     spent = Text("-" if reply.seconds is None else f"{reply.seconds * 1000:.0f} ms", style="dim")
     if reply.result is None:
-        return [Text("-"), worker, Text(reply.error or "", style="red"), Text(), Text(), Text(), spent]
+        return [Text("-"), worker, Text("-"), Text(), Text(), Text(), spent]
     answers: Mapping[str, Any] = reply.result["answers"]
     model = str(reply.result["routing"]["model"])
     team, urgency, refund = answers["team"], answers["urgency"], answers["refund"]

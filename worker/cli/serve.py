@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,9 +20,11 @@ def worker(
 
     SIGTERM or Ctrl-C lets running work finish and puts the rest back. The settings are in docs/settings.md.
     """
-    from celery.bin.celery import main as celery  # noqa: PLC0415 - a command line of its own, not needed by the others
+    from celery.bin.celery import celery  # noqa: PLC0415 - a command line of its own, which the other commands need not
 
-    celery(["-A", "worker", "worker", "--loglevel", "INFO", *(arguments or [])])
+    sys.path.insert(0, str(Path.cwd()))  # LAYA_HOOKS may name modules that lie here
+    command = ["-A", "worker", "worker", "--loglevel", "INFO", *(arguments or [])]
+    celery(args=command, prog_name="celery", auto_envvar_prefix="CELERY")
 
 
 def register(app: typer.Typer) -> None:

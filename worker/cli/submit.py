@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.panel import Panel
+from rich.padding import Padding
 from rich.text import Text
 
 from producer.client import predict
@@ -74,7 +74,8 @@ def show(text: str, result: Mapping[str, Any]) -> None:
     routing = result.get("routing") or {}
     tokens = result["usage"]["input_tokens"]
     out.print()
-    out.print(Panel(Text(text), border_style="bright_black", padding=(0, 1)))
+    # Without a frame: terminals disagree about the width of some scripts.
+    out.print(Padding(Text(text, style="italic"), (0, 4, 0, 2)))
     out.print()
     out.print(answers_table(result))
     foot = Text(str(routing.get("model", "")), style="bold")

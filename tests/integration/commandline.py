@@ -1,0 +1,86 @@
+"""Starting `laya-workers` as a person would, and finding every process that it left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "data" / "golden" / "checkpoints"
+TINY = ",".join(f"{name}={GOLDEN / name}" for name in ("english", "multilingual"))
+"""The small random checkpoints, as LAYA_CHECKPOINTS."""
+
+MARK = "LAYA_TEST_MARK"
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for a condition, looking often; fail with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.05)
+
+
+class CommandLine:
+    """One `laya-workers` command and all processes that come of it, recognised by a variable that they inherit."""
+
+    def __init__(self, tmp_path: Path, *arguments: str, **environment: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.output_path = tmp_path / f"output-{self.mark[:8]}.txt"
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("LAYA_", "CELERY_", "FLOWER_"))
+        }
+        settings = {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", MARK: self.mark}
+        with self.output_path.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "worker.cli", *arguments],
+                cwd=ROOT,
+                env={**clean, **settings, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        """What it printed so far, to both streams."""
+        return self.output_path.read_text(encoding="utf-8", errors="replace")
+
+    def processes(self, part_of_command: str = "") -> list[psutil.Process]:
+        """The processes alive now that carry the mark and have `part_of_command` in their command line."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() == psutil.STATUS_ZOMBIE or process.environ().get(MARK) != self.mark:
+                    continue
+                if part_of_command in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def ends(self, seconds: float) -> int:
+        """Wait for the command itself; its exit code."""
+        try:
+            return self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {seconds:g} s; it printed:\n{self.output}") from None
+
+    def leaves_nothing(self, seconds: float = 0.0) -> None:
+        """Fail if a process with the mark is alive after `seconds` at most."""
+        until(lambda: not self.processes(), seconds, f"every process gone; left: {self.processes()}\n{self.output}")
+
+    def clean_up(self) -> None:
+        """Kill whatever is left, for the next test's sake."""
+        for process in self.processes():
+            process.kill()
+        self.process.wait()

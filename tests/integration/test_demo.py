@@ -1,0 +1,142 @@
+"""The demo as a person runs it: it answers everything, says what happened, and leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from tests.integration.commandline import TINY, CommandLine, until
+from worker.tickets import TICKETS
+
+START_SECONDS = 90.0
+RUN_SECONDS = 150.0
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Callable[..., CommandLine]]:
+    """Starts demos with the tiny checkpoints."""
+    started: list[CommandLine] = []
+
+    def start(**environment: str) -> CommandLine:
+        started.append(CommandLine(tmp_path, "demo", "--checkpoints", TINY, **environment))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.clean_up()
+
+
+def answered(command: CommandLine) -> int:
+    """How many results the demo's own server holds."""
+    for process in command.processes("valkey"):
+        line = process.cmdline()
+        if "--port" in line:
+            client = redis.Redis(port=int(line[line.index("--port") + 1]), socket_timeout=2)
+            try:
+                return sum(1 for _ in client.scan_iter("celery-task-meta-*", count=1000))
+            except redis.RedisError:
+                return 0
+            finally:
+                client.close()
+    return 0
+
+
+def workers(command: CommandLine) -> list[psutil.Process]:
+    return command.processes("worker.leash")
+
+
+def wait_for_start(command: CommandLine) -> None:
+    until(lambda: len(workers(command)) == 2, START_SECONDS, "two workers are started")
+
+
+def wait_for_answers(command: CommandLine) -> None:
+    """Until some tickets are answered; the demo forgets each result as it reads it, so one seen is enough."""
+    until(lambda: answered(command) > 0 or command.process.poll() is not None, START_SECONDS, "a ticket is answered")
+    assert command.process.poll() is None, command.output
+
+
+def test_it_answers_every_ticket_and_leaves_nothing_running(demo: Callable[..., CommandLine]) -> None:
+    command = demo()
+    assert command.ends(RUN_SECONDS) == 0, command.output
+    rows = [line for line in command.output.splitlines() if re.match(r"^[a-z]{2} +(english|multilingual) ", line)]
+    assert len(rows) == len(TICKETS)
+    assert re.search(rf"{len(TICKETS)} tickets in \d+ languages in [\d.]+ s: \d+ requests a second", command.output)
+    command.leaves_nothing()
+
+
+def test_its_summary_counts_each_workers_answers_and_loads(demo: Callable[..., CommandLine]) -> None:
+    command = demo()
+    assert command.ends(RUN_SECONDS) == 0, command.output
+    table = {
+        name: (int(answers), int(loads))
+        for name, answers, loads in re.findall(r"^(one|two) +(\d+) +(\d+) ", command.output, re.MULTILINE)
+    }
+    assert set(table) == {"one", "two"}
+    assert sum(answers for answers, _ in table.values()) == len(TICKETS)
+    assert all(loads >= 1 for _, loads in table.values())
+
+
+def test_what_the_environment_configures_for_a_deployment_is_not_used(demo: Callable[..., CommandLine]) -> None:
+    command = demo(LAYA_BROKER_URL="redis://192.0.2.1:1/0", LAYA_HOOKS="no.such.Hook", LAYA_PRELOAD="typed-decisions")
+    assert command.ends(RUN_SECONDS) == 0, command.output
+
+
+@pytest.mark.parametrize("stage", [wait_for_start, wait_for_answers])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopped_by_a_signal_it_ends_well_and_leaves_nothing_running(
+    demo: Callable[..., CommandLine], number: signal.Signals, stage: Callable[[CommandLine], None]
+) -> None:
+    command = demo()
+    stage(command)
+    os.killpg(command.process.pid, number)  # as a terminal does: to the whole group
+    assert command.ends(40) == 0, command.output
+    assert f"{number.name}: stopping" in command.output
+    command.leaves_nothing()
+
+
+def test_a_second_signal_does_not_wait(demo: Callable[..., CommandLine]) -> None:
+    command = demo()
+    wait_for_start(command)
+    stopped = workers(command)
+    for worker in stopped:
+        worker.suspend()  # it cannot react to a SIGTERM now
+    os.killpg(command.process.pid, signal.SIGINT)
+    until(lambda: "SIGINT: stopping" in command.output, 20, "the first signal is acknowledged")
+    os.killpg(command.process.pid, signal.SIGINT)
+    command.ends(10)
+    command.leaves_nothing(5)
+
+
+def test_a_worker_killed_in_the_middle_is_replaced_and_every_ticket_answered(demo: Callable[..., CommandLine]) -> None:
+    command = demo()
+    wait_for_answers(command)
+    command.processes("two@")[0].kill()
+    assert command.ends(RUN_SECONDS) == 0, command.output
+    assert "worker two was killed (SIGKILL): starting it again" in command.output
+    assert f"{len(TICKETS)} tickets in" in command.output
+    command.leaves_nothing()
+
+
+def test_killed_itself_it_takes_server_and_workers_along(demo: Callable[..., CommandLine]) -> None:
+    command = demo()
+    wait_for_answers(command)
+    command.process.kill()
+    command.leaves_nothing(20)
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
+    command = CommandLine(tmp_path, "demo", "--checkpoints", f"english={tmp_path}/nowhere")
+    try:
+        assert command.ends(RUN_SECONDS) == 4
+        assert "Traceback" not in command.output.partition("error: ")[0]
+        assert re.search(r"error: worker (one|two) ended with exit code \d+ at its start", command.output)
+        command.leaves_nothing()
+    finally:
+        command.clean_up()
