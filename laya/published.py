@@ -128,7 +128,10 @@ def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype
         sep=special_id(path, tokenizer, "sep", "eos"),
         mask=special_id(path, tokenizer, "mask"),
     )
-    model = build_model(encoder_config, config["head_layers"], len(config["act_costs"]) + 1)
+    try:
+        model = build_model(encoder_config, config["head_layers"], len(config["act_costs"]) + 1)
+    except Exception as error:
+        raise ValueError(f"checkpoint {path}: encoder/config.json cannot be built: {error!r}") from error
     load_weights(model, path, device)
     return PublishedKind(model, tokenizer, special, device, precision)
 
@@ -144,9 +147,9 @@ def read_encoder_config(root: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(str(root / "encoder"), trust_remote_code=False)
         _ = config.hidden_size, config.vocab_size
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        _keep_rotary_frequencies(written, config)
+    except Exception as error:  # each transformers has errors of its own for what it finds wrong in a file
         raise ValueError(f"checkpoint {root}: encoder/config.json does not describe an encoder: {error}") from error
-    _keep_rotary_frequencies(written, config)
     if hasattr(config, "reference_compile"):
         config.reference_compile = False  # older ModernBERT compiles parts of itself at the first pass
     return config

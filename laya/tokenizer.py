@@ -4,7 +4,7 @@ The pipeline in `tokenizer.json` is taken as it stands and `tokenizer_config.jso
 so that a tokenizer class which the installed transformers does not know, or none, is no obstacle.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from laya.files import find_file, read_json
+from laya.questions import shown
 
+_CONFIG = "tokenizer/tokenizer_config.json"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _KEPT = ("model_max_length", "padding_side", "truncation_side", "model_input_names", "split_special_tokens")
 
@@ -27,8 +29,8 @@ def load_tokenizer(root: Path, vocabulary: int) -> Any:
         FileNotFoundError: a file is missing.
         ValueError: a file cannot be read, or the tokenizer has ids that the encoder has no embedding for.
     """
-    config = read_json(root, "tokenizer/tokenizer_config.json")
-    extra = _extra_tokens(config)
+    config = read_json(root, _CONFIG)
+    extra = _extra_tokens(root, config)
     tokenizer = _build(root, config, extra)
     beyond = _beyond(tokenizer, vocabulary)
     if beyond & set(map(str, extra)):
@@ -52,35 +54,39 @@ def special_id(root: Path, tokenizer: Any, *names: str) -> int:
         token_id = getattr(tokenizer, f"{name}_token_id")
         if token_id is not None:
             return int(token_id)
-    raise ValueError(f"checkpoint {root}: tokenizer/tokenizer_config.json names no {names[0]}_token")
+    raise ValueError(f"checkpoint {root}: {_CONFIG} names no {names[0]}_token")
 
 
 def _build(root: Path, config: Mapping[str, Any], extra: list[Any]) -> Any:
+    file = find_file(root, "tokenizer/tokenizer.json")
     options = {name: config[name] for name in _KEPT if config.get(name) is not None}
-    options |= {name: _token(config[name]) for name in _NAMED if config.get(name) is not None}
+    options |= {name: _token(root, config[name]) for name in _NAMED if config.get(name) is not None}
     if extra:
         options["additional_special_tokens"] = extra
-    file = find_file(root, "tokenizer/tokenizer.json")
     try:
         return PreTrainedTokenizerFast(tokenizer_file=str(file), **options)  # type: ignore[no-untyped-call]
     except Exception as error:  # the Rust parser raises plain Exception
         raise ValueError(f"checkpoint {root}: tokenizer/tokenizer.json cannot be read: {error}") from error
 
 
-def _extra_tokens(config: Mapping[str, Any]) -> list[Any]:
+def _extra_tokens(root: Path, config: Mapping[str, Any]) -> list[Any]:
     """Special tokens beyond the named ones, whether kept as a list or by name."""
     found: list[Any] = []
     for name in ("extra_special_tokens", "additional_special_tokens"):
         given = config.get(name) or []
-        tokens: Iterable[Any] = given.values() if isinstance(given, Mapping) else given
-        found += [token for token in map(_token, tokens) if token not in found]
-    return found
+        if not isinstance(given, (list, Mapping)):
+            raise ValueError(f"checkpoint {root}: {name} in {_CONFIG} must be a list or a mapping")
+        tokens = list(given.values()) if isinstance(given, Mapping) else given
+        found += [_token(root, token) for token in tokens]
+    return list({str(token): token for token in found}.values())
 
 
-def _token(token: Any) -> Any:
+def _token(root: Path, token: Any) -> Any:
     """A special token as transformers takes it: a text, or an added token where it was saved as a mapping."""
-    if not isinstance(token, Mapping):
+    if isinstance(token, str):
         return token
+    if not isinstance(token, Mapping) or not isinstance(token.get("content"), str):
+        raise ValueError(f"checkpoint {root}: {_CONFIG} has a token that is no text: {shown(token)}")
     flags = {name: token[name] for name in ("single_word", "lstrip", "rstrip", "normalized") if name in token}
     return AddedToken(token["content"], special=True, **flags)
 

@@ -183,10 +183,42 @@ def test_an_action_too_many_in_the_configuration_is_a_wrong_shape(copied: Path) 
         load(copied)
 
 
-@pytest.mark.parametrize("model_type", [None, "no-such-model"])
-def test_an_encoder_that_transformers_does_not_know_is_refused(copied: Path, model_type: str | None) -> None:
-    edit_json(copied / "encoder/config.json", lambda config: config.update(model_type=model_type))
-    with pytest.raises(ValueError, match=f"checkpoint {copied}: encoder/config.json does not describe"):
+ENCODERS: dict[str, dict[str, Any]] = {
+    "no model type": {"model_type": None},
+    "unknown model type": {"model_type": "no-such-model"},
+    "hidden size a text": {"hidden_size": "64"},
+    "no vocabulary": {"vocab_size": None},
+    "heads that do not divide the hidden size": {"num_attention_heads": 5},
+    "unknown activation": {"hidden_activation": "no-such-activation"},
+    "rotary parameters a list": {"rope_parameters": []},
+}
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_an_encoder_that_transformers_cannot_build_is_refused(copied: Path, case: str) -> None:
+    edit_json(copied / "encoder/config.json", lambda config: config.update(ENCODERS[case]))
+    with pytest.raises(ValueError, match=f"checkpoint {copied}: encoder/config.json "):
+        load(copied)
+
+
+def test_another_encoder_than_the_weights_are_of_is_refused(copied: Path) -> None:
+    edit_json(copied / "encoder/config.json", lambda config: config.update(num_hidden_layers=4, layer_types=None))
+    with pytest.raises(ValueError, match=rf"checkpoint {copied}: .*encoder\.layers\.4\..*does not provide for"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"mask_token": 7},
+        {"sep_token": {"text": "[SEP]"}},
+        {"extra_special_tokens": "<x>"},
+        {"extra_special_tokens": [7]},
+    ],
+)
+def test_special_tokens_that_are_no_text_are_refused(copied: Path, entry: dict[str, Any]) -> None:
+    edit_json(copied / "tokenizer/tokenizer_config.json", lambda config: config.update(entry))
+    with pytest.raises(ValueError, match=rf"checkpoint {copied}: .*tokenizer_config\.json"):
         load(copied)
 
 
