@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,22 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.05)
+
+
+def laya_workers(
+    *arguments: str, stdin: str = "", command: Sequence[str] = (sys.executable, "-m", "worker.cli"), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `laya-workers` (or another command) to its end, with the tiny checkpoints and nothing else set."""
+    settings = {"PATH": "/usr/bin:/bin", "COLUMNS": "80", "LAYA_CHECKPOINTS": TINY, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env={**settings, **environment},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 class CommandLine:

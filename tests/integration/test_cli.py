@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commandline import ROOT, TINY, CommandLine, until
+from tests.integration.commandline import TINY, CommandLine, laya_workers, until
 from worker.server import free_port
 
 COMMANDS = ["", "demo", "up", "worker", "submit", "checkpoints", "checkpoints build", "status", "doctor"]
@@ -32,18 +31,6 @@ class Up:
 
     def run(self, *arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return laya_workers(*arguments, stdin=stdin, LAYA_BROKER_URL=self.broker_url, **environment)
-
-
-def laya_workers(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "worker.cli", *arguments],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "80", "LAYA_CHECKPOINTS": TINY, "OMP_NUM_THREADS": "1", **environment},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 @pytest.fixture(scope="module")
