@@ -30,17 +30,13 @@ TASKS: Final[Mapping[str, str]] = {"typed_decisions": TYPED_DECISIONS, "typed-de
 WORKFLOWS: Final[Mapping[str, frozenset[str]]] = {
     "agent_trace_observability": frozenset({"action", "needs_review", "outcome", "risk", "urgency"}),
     "customer_service": frozenset({"action", "category", "churn_risk", "needs_human", "urgency"}),
-    "invoice_processing": frozenset(
-        {"discrepancy_severity", "disposition", "duplicate", "matches_order", "urgency"}
-    ),
-    "security_incidents": frozenset(
-        {"credential_compromise", "disposition", "severity", "true_positive", "urgency"}
-    ),
+    "invoice_processing": frozenset({"discrepancy_severity", "disposition", "duplicate", "matches_order", "urgency"}),
+    "security_incidents": frozenset({"credential_compromise", "disposition", "severity", "true_positive", "urgency"}),
 }
 """Workflow name to the question ids that make it; a request belongs to one when its ids are exactly these."""
 
 STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {ENGLISH: (MULTILINGUAL,)}
-"""Checkpoint to those that may soundly answer in its place: declared, never guessed. Nothing replaces `multilingual`."""
+"""Checkpoint to those that may soundly answer in its place: declared, never guessed. `multilingual` has none."""
 
 _ENGLISH_SUBTAGS: Final = frozenset({"en", "eng", "english"})
 # Locale and ISO 639 codes for "no language", "undetermined" and "several": they say nothing about this text.
@@ -168,9 +164,7 @@ def _by_workflow(questions: Any) -> _Choice | None:
     workflow = workflow_of(questions)
     if workflow is None:
         return None
-    return _Choice(
-        TYPED_DECISIONS, f"The question ids are those of the workflow {workflow}.", workflow=workflow
-    )
+    return _Choice(TYPED_DECISIONS, f"The question ids are those of the workflow {workflow}.", workflow=workflow)
 
 
 def _by_code(code: str | None, origin: str) -> _Choice | None:
@@ -209,9 +203,7 @@ def _or_default(choice: _Choice, default: str, canonical: Callable[[str], str]) 
     except ValueError:
         if choice.model == default:
             raise
-        reason = (
-            f"{choice.reason[:-1]}, but no checkpoint {choice.model!r} is registered, so the default answers."
-        )
+        reason = f"{choice.reason[:-1]}, but no checkpoint {choice.model!r} is registered, so the default answers."
         return _Choice(default, reason, choice.detection, choice.workflow)
     return choice
 
