@@ -146,7 +146,7 @@ def read_encoder_config(root: Path) -> Any:
     written = read_json(root, "encoder/config.json")
     try:
         config = AutoConfig.from_pretrained(str(root / "encoder"), trust_remote_code=False)
-        _ = config.hidden_size, config.vocab_size
+        _ = int(config.hidden_size), int(config.vocab_size)
         _keep_rotary_frequencies(written, config)
     except Exception as error:  # each transformers has errors of its own for what it finds wrong in a file
         raise ValueError(f"checkpoint {root}: encoder/config.json does not describe an encoder: {error}") from error
@@ -158,8 +158,10 @@ def read_encoder_config(root: Path) -> Any:
 def _keep_rotary_frequencies(written: Mapping[str, Any], config: Any) -> None:
     """Carry frequencies saved the newer way over to a transformers that knows only the older names."""
     saved = written.get("rope_parameters")
-    if not isinstance(saved, Mapping):
+    if saved is None:
         return
+    if not isinstance(saved, Mapping):
+        raise TypeError(f"rope_parameters must be a mapping, not {shown(saved)}")
     for older, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):
         theta = (saved.get(layers) or {}).get("rope_theta")
         if theta is not None and hasattr(config, older):
