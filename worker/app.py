@@ -18,7 +18,7 @@ from producer.app import PredictionApp
 from producer.app import app as producer_app
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.tasks import submit_prediction, submit_predictions
-from worker.pool import PoolRefused, check_pool
+from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.settings import WorkerSettings
 
 # Threads, each working on one message: enough for a large batch to form under them.
@@ -37,7 +37,7 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
         """Check the pool while nothing is running yet."""
         super().__init__(parent, **options)
         try:
-            check_pool(parent.pool_cls)
+            check_pool(asked_pool(sys.argv) or parent.pool_cls)
         except PoolRefused as refusal:
             print(f"laya: {refusal}", file=sys.stderr)
             raise SystemExit(os.EX_CONFIG) from None

@@ -7,8 +7,9 @@ nor a share of the model; green threads would all wait for one forward pass.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
-from celery.concurrency import solo, thread
+from celery.concurrency import get_implementation, solo, thread
 
 REFUSAL = (
     "the pool '{pool}' cannot serve checkpoints: CUDA does not survive a fork, and one process holds one model for "
@@ -19,6 +20,23 @@ REFUSAL = (
 
 class PoolRefused(RuntimeError):
     """The worker was started with a pool that forks or patches threads."""
+
+
+def asked_pool(command_line: Sequence[str]) -> type | None:
+    """The pool that a command line asks for, or None.
+
+    Celery takes a `-P prefork` for its own default, and runs the configured pool instead without a word.
+    """
+    asked = None
+    for word, following in zip(command_line, [*command_line[1:], ""], strict=True):
+        if word in {"-P", "--pool"}:
+            asked = following
+        elif word.startswith(("-P", "--pool=")):
+            asked = word.removeprefix("--pool=").removeprefix("-P")
+    try:
+        return get_implementation(asked) if asked else None
+    except (ImportError, AttributeError, ValueError):
+        return None  # Celery has its own words for a pool that it does not know
 
 
 def check_pool(pool: type) -> None:
