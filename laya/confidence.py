@@ -41,8 +41,7 @@ def check_min_confidence(value: object) -> None:
         return
     if not isinstance(value, Mapping):
         raise ValueError(
-            "min_confidence must be a number in [0, 1] or a mapping of buckets to such numbers, "
-            f"not {shown(value)}"
+            f"min_confidence must be a number in [0, 1] or a mapping of buckets to such numbers, not {shown(value)}"
         )
     for name, threshold in value.items():
         if name != "default" and name not in BUCKETS:

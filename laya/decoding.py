@@ -33,7 +33,7 @@ class Calibration:
 
     def temperature(self, question: Question, lang: str | None = None) -> float:
         """The temperature that divides this question's logits in a call with this ``lang``."""
-        chosen = self.languages.get(primary_subtag(lang), self) if lang else self
+        chosen = self.languages.get(primary_subtag(lang), self) if lang and self.languages else self
         own = chosen.by_bucket.get(bucket(question.qtype, question.k))
         return chosen.by_type[question.type_index] if own is None else own
 

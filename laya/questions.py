@@ -67,9 +67,7 @@ def parse_questions(questions: object) -> tuple[Question, ...]:
         ValueError: a question cannot be asked; the message starts with its name.
     """
     if not isinstance(questions, Mapping):
-        raise TypeError(
-            f"questions must be a mapping of question id to definition, not {type(questions).__name__}"
-        )
+        raise TypeError(f"questions must be a mapping of question id to definition, not {type(questions).__name__}")
     return tuple(_parse(id_, definition) for id_, definition in questions.items())
 
 
@@ -90,9 +88,7 @@ def check_states(states: object) -> None:
         TypeError: ``states`` is one state (a string, bytes or a mapping), not a list, or holds None.
     """
     if isinstance(states, (str, bytes, bytearray, Mapping)):
-        raise TypeError(
-            f"states must be a list of states, not one {type(states).__name__}: wrap it in a list"
-        )
+        raise TypeError(f"states must be a list of states, not one {type(states).__name__}: wrap it in a list")
     if not isinstance(states, (list, tuple)):
         raise TypeError(f"states must be a list of states, not {type(states).__name__}")
     for position, state in enumerate(states):
@@ -154,9 +150,7 @@ def _instructions(where: str, value: object) -> str:
     if value is None:
         raise ValueError(f"{where}: instructions are missing: say what is to be decided")
     if not isinstance(value, (str, list, tuple, Mapping)):
-        raise ValueError(
-            f"{where}: instructions must be a text, a list or a mapping, not {type(value).__name__}"
-        )
+        raise ValueError(f"{where}: instructions must be a text, a list or a mapping, not {type(value).__name__}")
     if not (value.strip() if isinstance(value, str) else value):
         raise ValueError(f"{where}: instructions are blank: say what is to be decided")
     return _text(where, "instructions", value)
@@ -214,8 +208,7 @@ def _score(where: str, definition: Mapping[str, object]) -> _Options:
     criteria = definition.get("criteria")
     if not isinstance(criteria, (list, tuple)):
         raise ValueError(
-            f"{where}: criteria of a score must be a list of levels, lowest first, "
-            f"not {type(criteria).__name__}"
+            f"{where}: criteria of a score must be a list of levels, lowest first, not {type(criteria).__name__}"
         )
     if not criteria:
         raise ValueError(f"{where}: criteria of a score are empty: give at least one level")
@@ -268,9 +261,7 @@ def _by_truth(where: str, what: str, given: Mapping[object, object]) -> dict[boo
     for key, value in given.items():
         name = str(key).lower() if isinstance(key, (str, bool)) else None
         if name not in ("false", "true"):
-            raise ValueError(
-                f"{where}: {what} of a noul may only have the keys true and false, not {shown(key)}"
-            )
+            raise ValueError(f"{where}: {what} of a noul may only have the keys true and false, not {shown(key)}")
         if (truth := name == "true") in found:
             raise ValueError(f"{where}: {what} name {name} twice")
         found[truth] = value
@@ -279,9 +270,7 @@ def _by_truth(where: str, what: str, given: Mapping[object, object]) -> dict[boo
 
 def _refuse_labels(where: str, definition: Mapping[str, object]) -> None:
     if definition.get("labels") is not None:
-        raise ValueError(
-            f"{where}: labels are for a noul only; a {definition['type']} names its options in criteria"
-        )
+        raise ValueError(f"{where}: labels are for a noul only; a {definition['type']} names its options in criteria")
 
 
 def _order(where: str, order: object, k: int) -> tuple[int, ...] | None:
@@ -290,9 +279,7 @@ def _order(where: str, order: object, k: int) -> tuple[int, ...] | None:
     wanted = f"a permutation of the {k} option indices 0 to {k - 1}"
     if not isinstance(order, (list, tuple)):
         raise ValueError(f"{where}: option_order must be {wanted}, not {type(order).__name__}")
-    if any(isinstance(index, bool) or not isinstance(index, int) for index in order) or sorted(order) != list(
-        range(k)
-    ):
+    if any(isinstance(index, bool) or not isinstance(index, int) for index in order) or sorted(order) != list(range(k)):
         raise ValueError(f"{where}: option_order must be {wanted}, not {shown(order)}")
     return tuple(order)
 

@@ -63,9 +63,7 @@ class Kind(Protocol):
     def model(self) -> Any:
         """The module, with its encoder at ``model.encoder``."""
 
-    def encode(
-        self, state: object, questions: Sequence[Question], max_len: int, head_max_len: int
-    ) -> EncodedState:
+    def encode(self, state: object, questions: Sequence[Question], max_len: int, head_max_len: int) -> EncodedState:
         """Tokenise one state with its questions. Safe to call from many threads with different budgets.
 
         Raises:
