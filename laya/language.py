@@ -166,7 +166,7 @@ def _is_foreign_in_code(part: _Part, limit: float) -> bool:
 
 
 def _speaks_otherwise(evidence: Evidence) -> bool:
-    """Whether several words of another language stand in the text, among English words or in code."""
+    """Whether words of another language stand among English ones or in code: several, or one with accents."""
     strange = evidence.foreign + evidence.accented
     return strange > 2 or (strange == 2 and evidence.words < 9)
 

@@ -28,8 +28,8 @@ class Ranking(NamedTuple):
 class Evidence(NamedTuple):
     """What speaks for and against English in a piece of text: counts of words, and the detector's ranking.
 
-    `english`, `neutral` and `foreign` words are in the word lists, and no word in two of them; `accented` ones hold
-    a letter that is not a to z.
+    `english`, `neutral` and `foreign` words are in the word lists, and no word in two of them; `accented` are the
+    words that hold a letter other than a to z, English ones apart, so that a foreign word may count as both.
     """
 
     words: int
@@ -47,7 +47,8 @@ def gather(words: list[str]) -> Evidence:
     for word in map(str.lower, words):
         if word in lists.english:
             english += 1
-        elif word in lists.neutral:
+            continue
+        if word in lists.neutral:
             neutral += 1
         elif word in lists.foreign:
             foreign += 1

@@ -88,10 +88,14 @@ def count_letters(text: str) -> Letters:
 def _count_characters(text: str) -> Counter[str]:
     if len(text) <= MAX_COUNTED:
         return Counter(text)
-    step = len(text) // MAX_COUNTED
-    counts = Counter(text[::step])
+    # Whole stretches: single characters at even distances could miss the same letters of every repetition.
+    times = len(text) // MAX_COUNTED
+    length = 1000
+    counts = Counter(
+        itertools.chain.from_iterable(text[at : at + length] for at in range(0, len(text), times * length))
+    )
     for character in counts:
-        counts[character] *= step
+        counts[character] *= times
     # A rare script must be seen too; where one is seen already, that decides and the rest would only cost time.
     if all(script_of(character) in {LATIN, None} for character in counts):
         counts.update(set(text).difference(counts))
