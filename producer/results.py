@@ -2,66 +2,125 @@
 
 Celery's own subscribes to every result when its task is published, wanted or not, and a backend that submits and
 never looks grows without bound. This one subscribes when somebody waits; storing is `producer.result_writer`'s.
-Waiting for many results at once, and from asyncio, is `producer.watch`'s work.
+The waiting itself is `producer.watch`'s work.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from functools import cached_property
 from typing import Any
 
 from celery import states
 from celery.backends import redis as celery_redis
 from celery.exceptions import BackendStoreError
+from celery.exceptions import TimeoutError as CeleryTimeout
 from kombu.utils.encoding import bytes_to_str
 
 from producer.errors import DeadlineExceeded
 from producer.result_writer import ResultWriter
-from producer.watch import ResultWatch
+from producer.watch import Meta, ResultWatch
 
-_LOOK_AGAIN_SECONDS = 1.0
+_INTERVAL_SECONDS = 1.0
 
 
-class ResultConsumer(celery_redis.ResultConsumer):
-    """Waits for the results of `AsyncResult.get`, and does not trust that every notice arrives.
+class ResultStore(celery_redis.RedisBackend):
+    """Celery's Redis result store for both sides, in Celery's own layout.
 
-    The subscription and the first look at the result travel on two connections. Should a result be stored between
-    them, or its notice be lost with a connection, the next look finds it.
+    Whoever waits, in `AsyncResult.get` or for a group, waits with a future of the watch and takes the result in his
+    own thread. A result object that nobody waits with costs nothing, neither while it lives nor when it goes.
     """
 
-    def _wait_for_pending(
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make the store as Celery does; nothing is connected yet."""
+        super().__init__(*args, **kwargs)
+        # The one subscription of this process, for all who wait.
+        self.watch = ResultWatch(self)
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Subscribe to nothing: a published task is no task that somebody waits for."""
+
+    def add_pending_result(self, result: Any, **_: Any) -> Any:
+        """Subscribe to nothing: a result object is not a wait either."""
+        return result
+
+    def add_pending_results(self, results: Any, **_: Any) -> list[Any]:
+        """The same for several."""
+        return list(results)
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Nothing to take back. Celery calls this when a result object is deleted, at exit for each that is left."""
+        return result
+
+    def wait_for_pending(
+        self,
+        result: Any,
+        callback: Callable[[str, Any], Any] | None = None,
+        propagate: bool = True,
+        timeout: float | None = None,
+        on_interval: Callable[[], Any] | None = None,
+        on_message: Callable[[Meta], Any] | None = None,
+        **_: Any,
+    ) -> Any:
+        """Wait for one result, and return or raise it.
+
+        Raises:
+            celery.exceptions.TimeoutError: it did not come in time.
+            BrokerUnavailable: the server stayed away for long.
+        """
+        for _done in self._awaited([result], timeout, on_interval, on_message):
+            pass
+        return result.maybe_throw(callback=callback, propagate=propagate)
+
+    def iter_native(
         self,
         result: Any,
         timeout: float | None = None,
         on_interval: Callable[[], Any] | None = None,
-        on_message: Callable[[Any], Any] | None = None,
-        **kwargs: Any,
-    ) -> Iterator[None]:
-        looked = time.monotonic()
+        on_message: Callable[[Meta], Any] | None = None,
+        **_: Any,
+    ) -> Iterator[tuple[str, Any]]:
+        """The (id, meta) of every result of a set, as they come; of a group inside it, the (id, results)."""
+        waiting = []
+        for node in result.results:
+            if not hasattr(node, "_cache"):
+                yield node.id, node.children
+            elif node._cache:
+                yield node.id, node._cache
+            else:
+                waiting.append(node)
+        for node in self._awaited(waiting, timeout, on_interval, on_message):
+            yield node.id, node._cache
 
-        def look_again() -> None:
-            nonlocal looked
-            if time.monotonic() - looked >= _LOOK_AGAIN_SECONDS:
-                looked = time.monotonic()
-                self.on_wait_for_pending(result)
-            if on_interval:
-                on_interval()
-
-        waiting: Iterator[None] = super()._wait_for_pending(
-            result, timeout=timeout, on_interval=look_again, on_message=on_message, **kwargs
-        )
-        return waiting
-
-
-class ResultStore(celery_redis.RedisBackend):
-    """Celery's Redis result store for both sides, in Celery's own layout."""
-
-    ResultConsumer = ResultConsumer
-
-    def on_task_call(self, producer: Any, task_id: str) -> None:
-        """Subscribe to nothing: a published task is no task that somebody waits for."""
+    def _awaited(
+        self,
+        results: Sequence[Any],
+        timeout: float | None,
+        on_interval: Callable[[], Any] | None,
+        on_message: Callable[[Meta], Any] | None,
+    ) -> Iterator[Any]:
+        """Each result as it is finished, with its outcome in it."""
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        pending = {self.watch.expect(result.id, timeout): result for result in results}
+        try:
+            while pending:
+                left = min(_INTERVAL_SECONDS, max(0.0, until - time.monotonic()))
+                done, _ = wait(pending, left, return_when=FIRST_COMPLETED)
+                for future in done:
+                    result, meta = pending.pop(future), future.result()
+                    if on_message:
+                        on_message(meta)
+                    result._maybe_set_cache(meta)
+                    yield result
+                if on_interval:
+                    on_interval()
+                if pending and not done and time.monotonic() >= until:
+                    raise CeleryTimeout("The operation timed out.")
+        finally:
+            for future in pending:
+                future.cancel()
 
     def mark_as_revoked(
         self, task_id: str, reason: str = "", request: Any = None, store_result: bool = True, **kwargs: Any
@@ -95,8 +154,3 @@ class ResultStore(celery_redis.RedisBackend):
     def writer(self) -> ResultWriter:
         """What carries the results of this process to the server."""
         return ResultWriter(lambda: self.client)
-
-    @cached_property
-    def watch(self) -> ResultWatch:
-        """The one subscription of this process for those who wait with a future."""
-        return ResultWatch(self)

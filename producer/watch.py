@@ -13,6 +13,7 @@ import time
 import uuid
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from celery import states
@@ -36,6 +37,12 @@ _LOST: Final = (RedisError, OSError)
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    future: Future[Meta]
+    until: float  # on the monotonic clock
+
+
 class ResultWatch:
     """Futures for results, resolved by one thread. Safe to use from many threads, and after a fork."""
 
@@ -49,7 +56,7 @@ class ResultWatch:
     def _start_anew(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._waiting: dict[bytes, tuple[Future[Meta], float]] = {}
+        self._waiting: dict[bytes, list[_Wait]] = {}
         self._pubsub: Any = None
         self._thread: threading.Thread | None = None
         self._lost_since: float | None = None
@@ -66,7 +73,7 @@ class ResultWatch:
             task_id: the task; it may be published later, run already, or be done.
             seconds: how long anybody will wait. Then, or once the future is cancelled, the wait is forgotten.
 
-        The future fails with `BrokerUnavailable` when the server stays away for long.
+        The future fails with `BrokerUnavailable` when the server stays away for long. Several may wait for one task.
         """
         if os.getpid() != self._pid:
             self._start_anew()  # the thread and the futures are the parent's
@@ -74,18 +81,19 @@ class ResultWatch:
         future: Future[Meta] = Future()
         until = float("inf") if seconds is None else time.monotonic() + seconds
         with self._lock:
-            self._waiting[key] = (future, until)
+            waits = self._waiting.setdefault(key, [])
+            waits.append(_Wait(future, until))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="laya-results", daemon=True)
                 self._thread.start()
             elif self._pubsub is not None:
-                self._subscribe([key])
+                self._subscribe(key)  # again, where another waits already: the answer brings the look at the store
         return future
 
-    def _subscribe(self, keys: list[bytes]) -> None:
+    def _subscribe(self, key: bytes) -> None:
         """Ask for notices, under the lock. On a dead connection the reading thread will do it again."""
         try:
-            self._pubsub.subscribe(*keys)
+            self._pubsub.subscribe(key)
         except _LOST:
             self._pubsub = None
 
@@ -173,23 +181,26 @@ class ResultWatch:
 
     def _resolve(self, key: bytes, meta: Meta | None, error: Exception | None) -> None:
         with self._lock:
-            future, _ = self._waiting.pop(key, (None, 0.0))
-            if future is not None and self._pubsub is not None:
+            waits = self._waiting.pop(key, [])
+            if waits and self._pubsub is not None:
                 with suppress(*_LOST):  # the next read finds the connection dead; this result is here
                     self._pubsub.unsubscribe(key)
-        if future is None:
-            return
-        with suppress(InvalidStateError):  # it may have been cancelled meanwhile
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(meta or {})
+        for one in waits:
+            with suppress(InvalidStateError):  # it may have been cancelled meanwhile
+                if error is not None:
+                    one.future.set_exception(error)
+                else:
+                    one.future.set_result(meta or {})
 
     def _forget_the_late(self, pubsub: Any = None) -> None:
         """Drop the waits that are over, one way or the other."""
         now = time.monotonic()
         with self._lock:
-            late = [key for key, (future, until) in self._waiting.items() if future.done() or now > until]
+            late = []
+            for key, waits in self._waiting.items():
+                waits[:] = [one for one in waits if not one.future.done() and now <= one.until]
+                if not waits:
+                    late.append(key)
             for key in late:
                 del self._waiting[key]
             if late and pubsub is not None:

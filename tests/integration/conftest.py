@@ -43,6 +43,7 @@ class Backend:
     def __init__(self, url: str, **settings: Any) -> None:
         self.app = PredictionApp(ProducerSettings(broker_url=url, **settings))
         self.submit_prediction, self.submit_predictions = register(self.app)
+        self.results = self.app.backend.watch
 
     def predict(self, state: Any, questions: Any, timeout: float | None = 30, **options: Any) -> dict[str, Any]:
         return ask(self.submit_prediction, state, questions, timeout, options)
