@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laya.language import EXCERPT_CHARACTERS, detect
+from benchmarks import language
+from laya.language import _LANGUAGE_OF_SCRIPT, EXCERPT_CHARACTERS, detect
+from laya.latin import _word_lists
 from laya.scripts import count_letters, find_other_script, script_of
 from laya.segments import MAX_PARTS, MAX_VALUES, PART_CHARACTERS, read_strings, split_parts
 from laya.tokens import words_of
@@ -492,3 +495,29 @@ def test_what_others_set_in_the_detector_does_not_reach_us() -> None:
     finally:
         eldc.set_languages("")
         eldc.set_scores(3)
+
+
+def test_the_page_names_every_language_that_a_detection_may() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+    listed = page.partition("names these 60:")[2].partition("## What")[0]
+    named = set(re.findall(r"`([a-z]{2})`", listed))
+    assert named >= {*eldc.LANGUAGES, *_LANGUAGE_OF_SCRIPT.values()}
+    assert len(eldc.LANGUAGES) == 60
+
+
+def test_no_word_counts_for_and_against_english() -> None:
+    lists = _word_lists()
+    assert not (lists.english & lists.foreign) | (lists.english & lists.neutral) | (lists.foreign & lists.neutral)
+
+
+@pytest.mark.parametrize("word", ["the", "you", "have", "order", "refund", "don't", "yesterday", "password", "i"])
+def test_a_common_english_word_never_counts_against_english(word: str) -> None:
+    assert word not in _word_lists().foreign
+
+
+def test_the_benchmark_keeps_its_bars_for_accuracy_and_writes_its_figures(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    language.main(["--quick", "--json", str(file)])
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert {"name", "value", "unit", "bar", "limit", "holds"} == set(figures[0])
+    assert [figure["name"] for figure in figures if figure["unit"] == "%" and not figure["holds"]] == []
