@@ -16,47 +16,23 @@ KOMBU: Final = (5, 7)
 """The release series of kombu that the names below were read from."""
 
 SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
-    (virtual.QoS, ("append", "ack", "can_consume", "can_consume_max_estimate")),
-    (
-        stock.QoS,
-        (
-            "append",
-            "ack",
-            "restore_visible",
-            "restore_by_tag",
-            "unacked_key",
-            "unacked_index_key",
-            "visibility_timeout",
-        ),
-    ),
+    (virtual.Message, ("__init__",)),
+    (virtual.QoS, ("ack", "append", "can_consume", "can_consume_max_estimate", "restore_unacked_once", "_flush")),
+    (stock.QoS, ("ack", "append", "reject", "restore_by_tag", "restore_unacked", "restore_visible")),
     (
         stock.Channel,
         (
-            "QoS",
-            "_brpop_start",
-            "_brpop_read",
-            "_in_poll",
-            "_brpop_sent_at",
-            "_flush_brpop_reauth",
-            "_create_client",
-            "_disconnect_pools",
-            "_put",
-            "_purge",
-            "_delete",
-            "_lookup",
-            "_q_for_pri",
-            "_get_message_priority",
-            "active_queues",
-            "client",
-            "close",
-            "conn_or_acquire",
-            "global_keyprefix",
-            "priority_steps",
+            *("QoS", "Message", "ack_emulation", "global_keyprefix", "priority_steps", "visibility_timeout"),
+            *("unacked_key", "unacked_index_key", "active_queues", "client", "conn_or_acquire", "close"),
+            *("_brpop_start", "_brpop_read", "_brpop_sent_at", "_in_poll", "_flush_brpop_reauth"),
+            *("_basic_cancel", "_create_client", "_disconnect_pools", "_on_connection_disconnect"),
+            *("_put", "_lookup", "_q_for_pri", "_get_message_priority", "_maybe_update_queues_expire"),
         ),
     ),
     (stock.SentinelChannel, ("_get_pool",)),
-    (stock.Transport, ("Channel", "_deliver", "brpop_timeout", "close_connection", "register_with_event_loop")),
-    (stock.MultiChannelPoller, ("on_poll_start", "on_readable", "maybe_check_brpop_health")),
+    (virtual.Transport, ("_callbacks", "_deliver")),
+    (stock.Transport, ("Channel", "close_connection", "register_with_event_loop")),
+    (stock.MultiChannelPoller, ("on_poll_start", "on_readable")),
 )
 """Class and the names of it that are used or replaced."""
 

@@ -1,0 +1,49 @@
+"""A message as it comes out of a take: on record already, and perhaps no message at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport import virtual
+from kombu.utils.json import loads
+
+
+class MalformedMessage(ValueError):
+    """What was on the list is no message of kombu's."""
+
+
+class Taken(dict[str, Any]):
+    """The raw message of a take, which put it on record.
+
+    Attributes:
+        held: whether a consumer has it and will acknowledge it; kombu's consumers without acknowledgement never do.
+    """
+
+    held = False
+
+    @classmethod
+    def read(cls, raw: bytes) -> Taken:
+        """Read what a take brought.
+
+        Raises:
+            MalformedMessage: Lua's JSON is laxer than Python's, and kombu's has types that can fail to be made.
+        """
+        try:
+            return cls(loads(raw))
+        except Exception as error:
+            raise MalformedMessage(f"{type(error).__name__}: {error}") from error
+
+
+class Message(virtual.Message):
+    """A message for a consumer."""
+
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        """Decode the envelope.
+
+        Raises:
+            MalformedMessage: a part is missing, or its body is not encoded as it says.
+        """
+        try:
+            super().__init__(payload, channel=channel, **kwargs)
+        except Exception as error:
+            raise MalformedMessage(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,436 @@
+"""Messages on their way from the list to a consumer: taken and recorded in one step, in order, and no more than fit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from kombu import Connection
+
+from tests.integration.wire import STOCK, Commands, Loop, connect, connected, publish, queue
+from worker.server import EmbeddedServer
+
+
+@pytest.fixture(autouse=True)
+def _empty(client: redis.Redis) -> None:
+    client.flushall()
+
+
+@pytest.fixture
+def ours(server: EmbeddedServer) -> Iterator[Connection]:
+    with connected(server.url) as connection:
+        yield connection
+
+
+def test_a_message_is_on_record_when_its_consumer_gets_it(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", "one")
+    with Loop(server.url, "jobs") as loop:
+        loop.got(1)
+        tag = loop.held[0].delivery_tag
+        message, exchange, routing_key = json.loads(client.hget("unacked", tag))
+        assert message["properties"]["delivery_tag"] == tag
+        assert (exchange, routing_key) == ("", "jobs")
+        assert client.zscore("unacked_index", tag) == pytest.approx(client.time()[0], abs=5)
+        assert client.llen("jobs") == 0
+
+
+def test_with_room_for_many_many_are_taken_in_one_step(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(40))
+    with Loop(server.url, "jobs", prefetch=40) as loop:
+        commands = Commands(client)
+        assert loop.got(40) == list(range(40))
+        asked = commands.since()
+        assert asked.get("evalsha", 0) + asked.get("eval", 0) <= 2  # the first may find that the server has no script
+
+
+def test_no_more_are_taken_than_there_is_room_for(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(10))
+    with Loop(server.url, "jobs", prefetch=3) as loop:
+        loop.got(3)
+        loop.turn_for(0.1)
+        assert (len(loop.held), client.hlen("unacked"), client.llen("jobs")) == (3, 3, 7)
+        loop.held[0].ack()
+        loop.got(4)
+        loop.turn_for(0.1)
+        assert (len(loop.held), client.hlen("unacked"), client.llen("jobs")) == (4, 3, 6)
+
+
+def test_the_worker_s_room_counts_where_it_is_known(server: EmbeddedServer, ours: Connection) -> None:
+    publish(ours, "jobs", *range(10))
+    with Loop(server.url, "jobs", prefetch=8) as loop:
+        loop.channel.qos.room = lambda: 2 - len(loop.held)
+        loop.got(2)
+        loop.turn_for(0.1)
+        assert loop.bodies == [0, 1]
+
+
+def test_one_is_taken_at_a_time_where_a_worker_replaced_the_question_for_room(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(10))
+    with Loop(server.url, "jobs", prefetch=8) as loop:
+        loop.channel.qos.can_consume = lambda: len(loop.held) < 2  # as worker_disable_prefetch does
+        loop.got(2)
+        loop.turn_for(0.1)
+        assert (loop.bodies, client.hlen("unacked")) == ([0, 1], 2)
+
+
+def test_without_a_loop_each_drain_delivers_one_message(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(3))
+    got: list[Any] = []
+    with ours.Consumer(queue("jobs"), callbacks=[lambda body, message: got.append(body) or message.ack()]):
+        for expected in range(1, 4):
+            ours.drain_events(timeout=5)
+            assert (len(got), client.hlen("unacked"), client.llen("jobs")) == (expected, 0, 3 - expected)
+        with pytest.raises(TimeoutError):
+            ours.drain_events(timeout=0.1)
+    assert got == [0, 1, 2]
+
+
+def test_priorities_come_first_and_then_the_order_of_publishing(server: EmbeddedServer, ours: Connection) -> None:
+    for priority in (9, 0, 3, 0, 6):
+        for name in ("a", "b"):
+            publish(ours, name, f"{name}{priority}", priority=priority)
+    with Loop(server.url, "a", "b", queue_order_strategy="priority") as loop:
+        expected = ["a0", "a0", "b0", "b0", "a3", "b3", "a6", "b6", "a9", "b9"]
+        assert loop.got(10) == expected
+
+
+def test_a_queue_that_gave_is_read_last_next_time(server: EmbeddedServer, ours: Connection) -> None:
+    publish(ours, "a", *range(4))
+    publish(ours, "b", "b")
+    with Loop(server.url, "a", "b", prefetch=2) as loop:
+        loop.got(2)
+        loop.held[0].ack()
+        loop.got(3)
+        assert loop.bodies == [0, 1, "b"]
+
+
+class Chosen:
+    """An order of queues that the test decides."""
+
+    names: tuple[str, ...] = ()
+
+    def update(self, items: list[str]) -> None:
+        pass
+
+    def consume(self, count: int) -> list[str]:
+        return list(self.names[:count])
+
+    def rotate(self, last: str) -> None:
+        pass
+
+
+def test_a_queue_left_out_by_the_order_is_not_read_and_soon_is_when_let_in(
+    server: EmbeddedServer, ours: Connection
+) -> None:
+    Chosen.names = ("a",)
+    publish(ours, "b", "waiting")
+    with Loop(server.url, "a", "b", queue_order_strategy=f"{__name__}:Chosen") as loop:
+        publish(ours, "a", "read")
+        loop.got(1)
+        loop.idle().turn_for(0.2)
+        assert loop.bodies == ["read"]
+        Chosen.names = ("b", "a")
+        assert loop.got(2, seconds=2.5)[1] == "waiting"
+
+
+def test_no_queue_at_all_is_waited_for(server: EmbeddedServer, ours: Connection) -> None:
+    Chosen.names = ()
+    publish(ours, "a", "waiting")
+    with Loop(server.url, "a", queue_order_strategy=f"{__name__}:Chosen") as loop:
+        loop.turn_for(0.2)
+        assert loop.held == []
+        Chosen.names = ("a",)
+        assert loop.got(1) == ["waiting"]
+
+
+def test_a_queue_added_to_a_waiting_consumer_is_read(server: EmbeddedServer, ours: Connection) -> None:
+    publish(ours, "late", "waiting")
+    with Loop(server.url, "jobs") as loop:
+        loop.idle()
+        loop.consumer.add_queue(queue("late"))
+        loop.consumer.consume()
+        assert loop.got(1, seconds=2.5) == ["waiting"]
+
+
+def test_huge_messages_are_taken_a_few_at_a_time(server: EmbeddedServer, client: redis.Redis, ours: Connection) -> None:
+    publish(ours, "jobs", *("x" * 1_500_000 for _ in range(5)))  # 2 MB each, as base64
+    on_record: list[int] = []
+    with Loop(server.url, "jobs", on_message=lambda _: on_record.append(client.hlen("unacked"))) as loop:
+        loop.got(5)
+    assert on_record == [3, 3, 3, 5, 5]  # the message that reaches 4 MiB is the last of its take
+
+
+GARBAGE = {
+    "not JSON": b"this is no JSON",
+    "cut off": b'{"body": "abc", "properties": {"delivery_tag": "t1"',
+    "empty": b"",
+    "not text": b"\xff\xfe\x00",
+    "a number": b"42",
+    "null": b"null",
+    "a list": b"[1, 2]",
+    "no properties": b'{"body": ""}',
+    "null properties": b'{"body": "", "properties": null}',
+    "no delivery tag": b'{"body": "", "properties": {"delivery_info": {}}}',
+    "a number as its tag": b'{"body": "", "properties": {"delivery_tag": 7}}',
+    "an empty tag": b'{"body": "", "properties": {"delivery_tag": ""}}',
+    "too deep": b"[" * 5000 + b"]" * 5000,
+    "deep inside": b'{"properties": {"delivery_tag": "t2"}, "headers": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+}
+# What Lua reads as JSON with a tag, and Python or kombu does not.
+HALF_READABLE = {
+    "a hexadecimal number": b'{"body": "", "x": 0x10, "properties": {"delivery_tag": "t3", "delivery_info": {}}}',
+    "not UTF-8": b'{"body": "\xff", "properties": {"delivery_tag": "t4", "delivery_info": {}}}',
+    "a tag that is not UTF-8": b'{"body": "", "properties": {"delivery_tag": "\xff"}}',
+    "body not in base64": b'{"body": "a", "properties": {"delivery_tag": "t5", "body_encoding": "base64"}}',
+    "unknown encoding": b'{"body": "YQ==", "properties": {"delivery_tag": "t6", "body_encoding": "rot13"}}',
+    "unknown type": b'{"x": {"__type__": "gadget", "__value__": 1}, "properties": {"delivery_tag": "t7"}}',
+    "bad type": b'{"x": {"__type__": "uuid", "__value__": {"no": 1}}, "properties": {"delivery_tag": "t8"}}',
+}
+
+
+@pytest.mark.parametrize("garbage", [*GARBAGE.values(), *HALF_READABLE.values()], ids=[*GARBAGE, *HALF_READABLE])
+def test_a_malformed_message_is_set_aside_and_blocks_nobody(
+    garbage: bytes,
+    server: EmbeddedServer,
+    client: redis.Redis,
+    ours: Connection,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publish(ours, "jobs", "before")
+    client.lpush("jobs", garbage)
+    publish(ours, "jobs", "after")
+    with caplog.at_level(logging.ERROR), Loop(server.url, "jobs") as loop:
+        assert loop.got(2) == ["before", "after"]
+        for message in loop.held:
+            message.ack()
+        loop.until(lambda: client.hlen("unacked") == 0)
+        assert client.lrange("laya.malformed", 0, -1) == [garbage]
+        assert client.zcard("unacked_index") == 0
+        assert loop.connection.transport.malformed == 1
+    assert "1 malformed message(s) were moved to the list 'laya.malformed'" in caplog.text
+
+
+def test_at_most_a_thousand_malformed_messages_are_kept(server: EmbeddedServer, client: redis.Redis) -> None:
+    client.lpush("jobs", *(f"garbage {number}" for number in range(1100)))
+    with Loop(server.url, "jobs") as loop:
+        loop.until(lambda: client.llen("jobs") == 0)
+    assert client.llen("laya.malformed") == 1000
+    assert client.lindex("laya.malformed", 0) == b"garbage 1099"
+
+
+def test_a_key_of_the_wrong_type_blocks_its_own_queue_alone(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.set("broken", "not a list")
+    publish(ours, "jobs", "one")
+    with caplog.at_level(logging.ERROR), Loop(server.url, "broken", "jobs", queue_order_strategy="priority") as loop:
+        assert loop.got(1) == ["one"]
+        publish(ours, "jobs", "two")
+        assert loop.got(2) == ["one", "two"]
+        client.delete("broken")
+        publish(ours, "broken", "mended")
+        assert loop.got(3) == ["one", "two", "mended"]
+    complaints = [record.message for record in caplog.records if "refused a queue" in record.message]
+    assert len(complaints) == 1
+    assert "broken: WRONGTYPE" in complaints[0]
+
+
+def test_a_list_of_malformed_messages_of_the_wrong_type_loses_none(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    client.set("laya.malformed", "not a list")
+    client.lpush("broken", "garbage")
+    publish(ours, "jobs", "one")
+    with Loop(server.url, "broken", "jobs") as loop:
+        assert loop.got(1) == ["one"]
+        assert client.lrange("broken", 0, -1) == [b"garbage"]
+        client.delete("laya.malformed")
+        loop.until(lambda: client.lrange("laya.malformed", 0, -1) == [b"garbage"])
+
+
+def test_a_bell_of_the_wrong_type_delays_no_message(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    with Loop(server.url, "jobs") as loop:
+        loop.idle()
+        client.set("laya.bell.jobs", "not a list")
+        publish(ours, "jobs", "one")
+        assert loop.got(1, seconds=3) == ["one"]
+        loop.idle()
+        publish(ours, "jobs", "two")
+        assert loop.got(2, seconds=0.9) == ["one", "two"]  # the take that found the queue empty has mended the bell
+
+
+def test_records_of_the_wrong_type_stop_the_taking_and_lose_nothing(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    client.set("unacked", "not a hash")
+    publish(ours, "jobs", "one")
+    with Loop(server.url, "jobs") as loop:
+        loop.turn_for(0.3)
+        assert (loop.held, client.llen("jobs")) == ([], 1)
+        client.delete("unacked")
+        assert loop.got(1, seconds=3) == ["one"]
+
+
+def test_a_consumer_without_acknowledgement_leaves_no_record(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(5))
+    with Loop(server.url, "jobs", no_ack=True) as loop:
+        loop.got(5)
+        loop.until(lambda: client.hlen("unacked") == client.zcard("unacked_index") == 0)
+
+
+def test_a_consumer_that_raises_loses_neither_its_message_nor_the_rest_of_the_take(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    def fail_at_one(message: Any) -> None:
+        if message.decode() == 1:
+            raise RuntimeError("as asked")
+
+    publish(ours, "jobs", *range(4))
+    with Loop(server.url, "jobs", prefetch=4, on_message=fail_at_one) as loop:
+        with pytest.raises(RuntimeError, match="as asked"):
+            loop.got(4)
+        assert loop.bodies == [0, 1]
+        loop.hub._loop = None  # a worker would start its loop anew
+        assert loop.got(4) == [0, 1, 2, 3]
+        assert client.hlen("unacked") == 4
+    assert client.llen("jobs") == 4  # not acknowledged: put back
+
+
+def test_messages_that_a_cancelled_consumer_would_have_got_go_back_in_their_order(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(5))
+    with Loop(server.url, "jobs", on_message=lambda message: loop.consumer.cancel()) as loop:
+        loop.got(1)
+        assert loop.bodies == [0]
+        assert client.llen("jobs") == 4
+        loop.held[0].ack()
+    with Loop(server.url, "jobs") as other:
+        assert other.got(4) == [1, 2, 3, 4]
+        assert all(message.headers["redelivered"] for message in other.held)
+
+
+def test_a_take_under_way_when_the_last_consumer_is_cancelled_is_put_back_at_once(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(3))
+    with Loop(server.url, "jobs") as loop:
+        assert loop.send() == "take"
+        loop.consumer.cancel()
+        assert client.hlen("unacked") == 0
+        with Loop(server.url, "jobs") as other:
+            assert other.got(3) == [0, 1, 2]
+        loop.turn_for(0.1)
+        assert loop.held == []
+
+
+def test_closing_during_a_take_puts_its_messages_back(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(3))
+    loop = Loop(server.url, "jobs")
+    assert loop.send() == "take"
+    loop.close()
+    assert (loop.held, client.hlen("unacked"), client.zcard("unacked_index")) == ([], 0, 0)
+    with Loop(server.url, "jobs") as other:
+        assert other.got(3) == [0, 1, 2]
+
+
+def test_closing_while_waiting_takes_no_second(server: EmbeddedServer) -> None:
+    loop = Loop(server.url, "jobs").idle()
+    started = time.monotonic()
+    loop.close()
+    assert time.monotonic() - started < 0.5
+
+
+def test_basic_get_records_what_it_takes(client: redis.Redis, ours: Connection) -> None:
+    publish(ours, "jobs", "low", priority=9)
+    publish(ours, "jobs", "high", priority=0)
+    channel = ours.default_channel
+    first, second = channel.basic_get("jobs"), channel.basic_get("jobs")
+    assert [first.decode(), second.decode()] == ["high", "low"]
+    assert client.hlen("unacked") == 2
+    assert channel.basic_get("jobs") is None
+    first.ack()
+    second.reject()
+    assert client.hlen("unacked") == client.zcard("unacked_index") == 0
+
+
+def test_basic_get_without_acknowledgement_leaves_no_record(client: redis.Redis, ours: Connection) -> None:
+    publish(ours, "jobs", "one")
+    assert ours.default_channel.basic_get("jobs", no_ack=True).decode() == "one"
+    assert client.hlen("unacked") == client.zcard("unacked_index") == 0
+
+
+def test_basic_get_sets_malformed_messages_aside(client: redis.Redis, ours: Connection) -> None:
+    garbage = [b"garbage", HALF_READABLE["body not in base64"], HALF_READABLE["not UTF-8"]]
+    for text in garbage:
+        client.lpush("jobs", text)
+    publish(ours, "jobs", "one")
+    assert ours.default_channel.basic_get("jobs").decode() == "one"
+    assert client.lrange("laya.malformed", 0, -1) == garbage[::-1]
+
+
+def test_a_simple_queue_works(ours: Connection) -> None:
+    with ours.SimpleQueue("simple") as simple:
+        for number in range(3):
+            simple.put(number)
+        assert simple.qsize() == 3
+        for number in range(3):
+            message = simple.get(timeout=5)
+            assert message.payload == number
+            message.ack()
+        with pytest.raises(simple.Empty):
+            simple.get_nowait()
+
+
+def test_two_channels_on_one_queue_share_it(server: EmbeddedServer, client: redis.Redis, ours: Connection) -> None:
+    got: list[Any] = []
+
+    def keep(body: Any, message: Any) -> None:
+        got.append(body)
+        message.ack()
+
+    publish(ours, "jobs", *range(6))
+    with ours.channel() as one, ours.channel() as other:
+        first = ours.Consumer(queue("jobs"), channel=one, callbacks=[keep])
+        second = ours.Consumer(queue("jobs"), channel=other, callbacks=[keep])
+        with first, second:
+            while len(got) < 6:
+                ours.drain_events(timeout=5)
+    assert sorted(got) == list(range(6))
+    assert client.hlen("unacked") == client.zcard("unacked_index") == 0
+
+
+@pytest.mark.parametrize(("putter", "taker"), [(STOCK, None), (None, STOCK)], ids=["stock to ours", "ours to stock"])
+def test_stock_kombu_at_the_other_end(
+    putter: str | None, taker: str | None, server: EmbeddedServer, client: redis.Redis
+) -> None:
+    kind = {"transport": taker} if taker else {}
+    with connect(server.url, *([putter] if putter else [])) as connection:
+        publish(connection, "jobs", *range(5), priority=3)
+        assert client.llen("jobs\x06\x163") == 5
+        with Loop(server.url, "jobs", **kind) as loop:
+            assert loop.got(5) == list(range(5))
+            for message in loop.held:
+                message.ack()
+            loop.until(lambda: client.hlen("unacked") == 0)
