@@ -83,6 +83,17 @@ def test_its_summary_counts_each_workers_answers_and_loads(demo: Callable[..., C
     assert all(loads >= 1 for _, loads in table.values())
 
 
+def test_the_small_checkpoints_send_the_tickets_to_the_right_teams(tmp_path: Path) -> None:
+    command = CommandLine(tmp_path, "demo")
+    try:
+        assert command.ends(RUN_SECONDS) == 0, command.output
+        right, asked = map(int, re.findall(r"^(\d+) of (\d+) teams are those", command.output, re.MULTILINE)[0])
+        assert asked == len(TICKETS)
+        assert right / asked >= 0.9
+    finally:
+        command.clean_up()
+
+
 def test_what_the_environment_configures_for_a_deployment_is_not_used(demo: Callable[..., CommandLine]) -> None:
     command = demo(LAYA_BROKER_URL="redis://192.0.2.1:1/0", LAYA_HOOKS="no.such.Hook", LAYA_PRELOAD="typed-decisions")
     assert command.ends(RUN_SECONDS) == 0, command.output

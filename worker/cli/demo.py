@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import AliasChoices
-from rich.cells import cell_len
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -109,7 +108,8 @@ def run(fleet: LocalFleet, app: PredictionApp, interrupts: Interrupts) -> int:
 def show(replies: Sequence[Reply], summaries: Sequence[WorkerSummary], took: float) -> None:
     """The table in the tickets' order, and the summary."""
     order = {ticket.text: number for number, ticket in enumerate(TICKETS)}
-    out.print(answers_table(sorted(replies, key=lambda reply: order[reply.ticket.text]), out.width))
+    for line in answer_lines(sorted(replies, key=lambda reply: order[reply.ticket.text]), out.width):
+        out.print(line, no_wrap=True, crop=False, overflow="ignore")
     out.print()
     out.print(summary_table(summaries))
     out.print()
@@ -117,25 +117,27 @@ def show(replies: Sequence[Reply], summaries: Sequence[WorkerSummary], took: flo
         out.print(line)
 
 
-def answers_table(replies: Sequence[Reply], width: int) -> Table:
-    """One line a ticket: language, checkpoint, worker, the three answers, confidence, time, text.
+def answer_lines(replies: Sequence[Reply], width: int) -> list[Text]:
+    """A header, then one line a ticket: language, checkpoint, worker, three answers, confidence, time, text.
 
-    The text is last: terminals disagree about the width of some scripts and turn lines of others around, and there it
-    disturbs no column.
+    The text is last, with nothing after it: terminals disagree about the width of some scripts and turn lines of others
+    around, and there it disturbs no column.
     """
     wide = width >= WIDE
-    rows = [(Text(reply.ticket.language, style="dim"), *cells(reply, wide=wide)) for reply in replies]
     headers = WIDE_HEADERS if wide else NARROW_HEADERS
-    gap = 2 if wide else 1
-    columns = zip(headers, *rows, strict=True)
-    room = width - sum(max(cell_len(str(cell)) for cell in column) + gap for column in columns)
-    table = Table(box=None, padding=(0, gap, 0, 0), show_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header, no_wrap=True, justify="right" if header in RIGHT else "left")
-    table.add_column("ticket", no_wrap=True)
-    for reply, row in zip(replies, rows, strict=True):
-        table.add_row(*row, Text(reply.error or fitting(reply.ticket.text, room), style="red" if reply.error else ""))
-    return table
+    gap = Text("  " if wide else " ")
+    rows = [[Text(header, style="bold") for header in headers]]
+    rows += [[Text(reply.ticket.language, style="dim"), *cells(reply, wide=wide)] for reply in replies]
+    for header, column in zip(headers, zip(*rows, strict=True), strict=True):
+        widest = max(cell.cell_len for cell in column)
+        for cell in column:
+            cell.align("right" if header in RIGHT else "left", widest)
+    room = width - sum(cell.cell_len + gap.cell_len for cell in rows[0])
+    texts = [Text("ticket", style="bold")]
+    for reply in replies:
+        shown = fitting(reply.error or reply.ticket.text, room)
+        texts.append(Text(shown, style="red" if reply.error else ""))
+    return [gap.join([*row, text]) for row, text in zip(rows, texts, strict=True)]
 
 
 def cells(reply: Reply, *, wide: bool) -> list[Text]:
