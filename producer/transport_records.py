@@ -141,7 +141,7 @@ class Records:
             tags = client.zrange(
                 channel.unacked_index_key, "-inf", overdue_since, byscore=True, offset=0, num=at_most or SWEEP_AT_MOST
             )
-        errors = self._restore(tags, "RPUSH", overdue_since)
+        errors = self._restore(tags[::-1], "RPUSH", overdue_since)
         if errors:
             logger.error("%d overdue message(s) could not be put back on their queues: %s", len(errors), errors[0])
 

@@ -26,7 +26,7 @@ for first = 4 + queues, #ARGV, 1000 do
 end
 
 local time = redis.call('TIME')
-local now = string.format('%d.%06d', time[1], time[2])
+local now = time[1] + time[2] / 1000000
 local out, taken, malformed, drained, refused = {0, 0, ''}, 0, 0, true, ''
 
 local function tag_of(raw)
@@ -57,7 +57,7 @@ for place = 0, lists - 1 do
     local wrong = type(raw) == 'table' and raw.err
     local tag = not wrong and tag_of(raw)
     if tag then
-      redis.call('ZADD', index, now, tag)
+      redis.call('ZADD', index, now + taken / 1000000, tag)  -- so that they come back in the order of the list
       redis.call('HSET', unacked, tag, '[' .. raw .. home)
       out[#out + 1] = place
       out[#out + 1] = tag

@@ -25,7 +25,7 @@ SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
             *("QoS", "Message", "ack_emulation", "global_keyprefix", "priority_steps", "visibility_timeout"),
             *("unacked_key", "unacked_index_key", "active_queues", "client", "conn_or_acquire", "close"),
             *("_brpop_start", "_brpop_read", "_brpop_sent_at", "_in_poll", "_flush_brpop_reauth"),
-            *("_basic_cancel", "_create_client", "_disconnect_pools", "_on_connection_disconnect"),
+            *("_basic_cancel", "_create_client", "_after_fork", "_on_connection_disconnect"),
             *("_put", "_lookup", "_q_for_pri", "_get_message_priority", "_maybe_update_queues_expire"),
         ),
     ),

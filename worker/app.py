@@ -19,6 +19,7 @@ from producer.app import app as producer_app
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.tasks import submit_prediction, submit_predictions
 from worker.pool import PoolRefused, asked_pool, check_pool
+from worker.room import RoomStep
 from worker.settings import WorkerSettings
 
 # Threads, each working on one message: enough for a large batch to form under them.
@@ -63,6 +64,7 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS},
     )
     app.steps["worker"].add(ServingStep)
+    app.steps["consumer"].add(RoomStep)
     for task in (submit_prediction, submit_predictions):
         app.tasks[task.name].Request = "worker.messages:PredictionMessage"
     return app
