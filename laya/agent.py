@@ -165,6 +165,7 @@ class Agent(HookRegistry):
             TypeError, ValueError: a state, a question or an option of the call is refused; the message names it.
         """
         check_min_confidence(min_confidence)
+        _check_lang(lang)
         size = self.batch_size if batch_size is None else _check_batch_size(batch_size)
         run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
         ctx = PredictContext(states, questions, model=self.model_id, agent=self)  # type: ignore[arg-type]  # checked inside the lifecycle, where hooks see the refusal
@@ -270,3 +271,8 @@ def _budget(name: str, value: Any, cfg: Mapping[str, Any]) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a positive number of tokens or None, got {value!r}")
     return value
+
+
+def _check_lang(lang: Any) -> None:
+    if lang is not None and not isinstance(lang, str):
+        raise TypeError(f"lang must be a language code such as 'de', or None, not {type(lang).__name__}")

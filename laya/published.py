@@ -16,8 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig
 
 from laya.device import autocast, pick_precision
-from laya.encoding import SpecialIds, TextTokenizer, lay_out, tokenize_question, usage_of
+from laya.encoding import QuestionTokens, SpecialIds, TextTokenizer, lay_out, tokenize_question, usage_of
 from laya.files import read_json
+from laya.lru import LruCache
 from laya.model import DecisionModel, build_model
 from laya.questions import Question, check_state, shown, state_text
 from laya.rows import EncodedState, Row, RowScores
@@ -26,6 +27,9 @@ from laya.weights import load_weights
 
 OPTION_LAYOUTS = (None, "sequential")
 AMP_DTYPES = ("bf16", "fp16")
+
+KEPT_TOKENS = 1_000_000
+"""Tokens of questions that are kept tokenised, some 40 MiB of numbers at most."""
 
 
 class _Payload(NamedTuple):
@@ -45,6 +49,7 @@ class PublishedKind:
         self.dtype = dtype
         self._own_tokenizer = tokenizer
         self._texts = TextTokenizer(tokenizer.backend_tokenizer, str(tokenizer.mask_token), special)
+        self._question_tokens: LruCache[tuple[str, ...], QuestionTokens] = LruCache(KEPT_TOKENS)
         self._positions = int(getattr(model.encoder.config, "max_position_embeddings", None) or 0)
         self._lock = threading.Lock()
         self._callers_tokenizer: Any = None
@@ -72,7 +77,7 @@ class PublishedKind:
         layouts = [
             lay_out(
                 question,
-                tokenize_question(self._texts, question),
+                self._tokens_of(question),
                 state_ids,
                 keeps_end,
                 self._texts.special,
@@ -92,6 +97,15 @@ class PublishedKind:
             for question, layout in zip(questions, layouts, strict=True)
         )
         return EncodedState(rows, usage_of(questions, layouts, len(state_ids)))
+
+    def _tokens_of(self, question: Question) -> QuestionTokens:
+        """A question's ids; a backend asks the same questions all day, so they are kept."""
+        key = (question.qtype, question.instructions, *question.options)
+        tokens = self._question_tokens.get(key)
+        if tokens is None:
+            tokens = tokenize_question(self._texts, question)
+            self._question_tokens.put(key, tokens, len(tokens.instruction) + sum(map(len, tokens.options)))
+        return tokens
 
     def forward(self, rows: Sequence[Row]) -> list[RowScores]:
         """Run one pass over any mix of rows and score each, in order."""

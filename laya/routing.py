@@ -127,7 +127,7 @@ def prefer_resident_stand_in(
     stand_in = next((name for name in STAND_INS.get(wanted, ()) if name in resident), None)
     if stand_in is None:
         return decision
-    reason = f"{decision['reason']} {wanted!r} is not resident, so its stand-in {stand_in!r} answers."
+    reason = f"{decision['reason'].rstrip('.')}; {stand_in!r} answers in its place, as {wanted!r} is not resident."
     return RouteDecision(decision | {"model": stand_in, "repo": repo_of(stand_in), "reason": reason})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laya.checkpoint import load_checkpoint
+from laya.encoding import TextTokenizer
 from laya.model import ABSENT_LOGIT, WithoutWeights, action_features
 from laya.questions import Question, parse_questions
 from laya.rows import Kind, Row, RowScores
@@ -232,3 +233,20 @@ def test_modules_built_without_weights_take_no_memory_and_keep_computed_buffers(
 def test_building_without_weights_concerns_no_other_thread() -> None:
     with WithoutWeights(), ThreadPoolExecutor(1) as pool:
         assert not pool.submit(torch.empty, 3).result().is_meta
+
+
+def test_a_question_that_is_asked_again_is_not_tokenised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = load_checkpoint(str(GOLDEN / "multilingual"), device="cpu").kind
+    calls: list[int] = []
+    original = TextTokenizer.ids_of
+
+    def counted(self: TextTokenizer, texts: Sequence[str]) -> list[list[int]]:
+        calls.append(len(texts))
+        return original(self, texts)
+
+    monkeypatch.setattr(TextTokenizer, "ids_of", counted)
+    questions = parse_questions({"a": {"type": "noul", "instructions": "refund?"}})
+    first = kind.encode("one state", questions, 512, 192)
+    again = kind.encode("one state", questions, 512, 192)
+    assert calls == [1, 3, 1], "the state, the question with its two options, the state"
+    assert [row.payload.ids.tolist() for row in first.rows] == [row.payload.ids.tolist() for row in again.rows]
