@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 
 from producer.checkpoints import queue_of
 from producer.errors import LayaError
-from worker.fleet import LocalFleet
+from worker.fleet import LocalFleet, answering
 from worker.interrupts import Interrupts
 from worker.taskwatch import Finish, TaskWatch
 from worker.tickets import Ticket
@@ -121,7 +121,7 @@ class Demo:
                 names = " and ".join(sorted(waiting))
                 raise DemoFailed(f"worker {names} did not get ready in {READY_SECONDS:.0f} s")
             self._interrupts.wait(0.1)
-            waiting -= self._answering()
+            waiting -= answering(self._app)
 
     def run(self, tickets: Iterable[Ticket], submit: Callable[[Ticket], AsyncResult[Any]]) -> None:
         """Send all tickets, then collect their answers into `replies` as they come.
@@ -213,7 +213,3 @@ class Demo:
                 self._fleet.restart(member)
             elif len(fallen) == len(WORKERS):
                 raise DemoFailed(f"no worker is left; worker {member.name} {member.end}:\n{member.log_end}")
-
-    def _answering(self) -> set[str]:
-        answers = self._app.control.ping(timeout=0.5) or []
-        return {node.partition("@")[0] for answer in answers for node in answer}

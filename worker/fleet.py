@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from celery import Celery
+
 from worker import leash
 from worker.server import EmbeddedServer
 
@@ -50,6 +52,12 @@ class Member:
         if self.log is None:
             return ""
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
+
+
+def answering(app: Celery, seconds: float = 0.5) -> set[str]:
+    """The names (before the @) of the workers on the app's broker that take requests now."""
+    answers = app.control.ping(timeout=seconds) or []
+    return {node.partition("@")[0] for answer in answers for node in answer}
 
 
 class LocalFleet:
@@ -97,7 +105,7 @@ class LocalFleet:
 
     def start_flower(self, port: int, login: str) -> Member:
         """Start Flower on a loopback port; `login` is `user:password`."""
-        command = ("-A", "worker", "flower", "--address=127.0.0.1", f"--port={port}")
+        command = ("-A", "worker", "flower", "--address=127.0.0.1", f"--port={port}", "--logging=error")
         return self._start("flower", command, {"FLOWER_BASIC_AUTH": login})
 
     def restart(self, member: Member) -> Member:

@@ -71,21 +71,22 @@ def distribution(answer: Mapping[str, Any]) -> list[tuple[str, float]]:
     return [("yes", answer["noul"]), ("no", round(1 - answer["noul"], 4))]
 
 
-def bars(answer: Mapping[str, Any]) -> Text:
-    """The distribution of an answer, one line an option."""
+def bars(answer: Mapping[str, Any]) -> Table:
+    """The distribution of an answer, one row an option."""
     options = distribution(answer)
     best = max(share for _, share in options)
-    text = Text()
-    for number, (label, share) in enumerate(options[:SHOWN_OPTIONS]):
-        style = "bold" if share == best else "dim"
-        text.append("\n" if number else "")
-        text.append(bar(share), style="cyan" if share == best else "bright_black")
-        text.append(f" {percent(share):>5} ", style=style)
-        text.append(label, style=style)
     if len(options) > SHOWN_OPTIONS:
-        rest = sum(share for _, share in options[SHOWN_OPTIONS:])
-        text.append(f"\n{bar(rest)} {percent(rest):>5} {len(options) - SHOWN_OPTIONS} others", style="dim")
-    return text
+        rest = options[SHOWN_OPTIONS:]
+        options = [*options[:SHOWN_OPTIONS], (f"{len(rest)} others", sum(share for _, share in rest))]
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column()
+    for label, share in options:
+        style = "bold" if share == best else "dim"
+        length = Text(bar(share), style="cyan" if share == best else "bright_black")
+        grid.add_row(length, Text(percent(share), style=style), Text(label, style=style))
+    return grid
 
 
 def answers_table(result: Mapping[str, Any]) -> RenderableType:

@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import redis
 import typer
+from kombu.utils.url import maybe_sanitize_url
 from rich.text import Text
 
-from producer.app import app
 from worker.cli.checkpoints import state_of
 from worker.cli.screen import Code, CommandError, out
 from worker.settings import WorkerSettings
@@ -49,9 +49,11 @@ def doctor() -> None:
     settings = WorkerSettings()
     checks: tuple[Callable[[WorkerSettings], Iterator[Finding]], ...] = (packages, server, device, checkpoints)
     findings = [finding for check in checks for finding in check(settings)]
+    widest = max(len(finding.subject) for finding in findings)
     for finding in findings:
         sign, style = STYLES[finding.verdict]
-        out.print(Text.assemble((f"{sign} ", style), (f"{finding.subject:<14}", "bold"), finding.detail))
+        subject = f"{finding.subject:<{widest}}  "
+        out.print(Text.assemble((f"{sign} ", style), (subject, "bold"), finding.detail), soft_wrap=True)
     faults = sum(finding.verdict is Verdict.FAULT for finding in findings)
     if faults:
         raise CommandError(f"{faults} of {len(findings)} checks found a fault", Code.FAILED)
@@ -69,7 +71,7 @@ def packages(_: WorkerSettings) -> Iterator[Finding]:
 
 def server(settings: WorkerSettings) -> Iterator[Finding]:
     """Whether the broker answers, and keeps what it is given."""
-    where = app.connection_for_read().as_uri()  # without the password
+    where = maybe_sanitize_url(settings.broker_url)  # without the password
     client = redis.Redis.from_url(
         settings.broker_url, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS
     )

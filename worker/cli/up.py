@@ -10,15 +10,16 @@ from importlib.util import find_spec
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
+from producer.app import PredictionApp
 from producer.checkpoints import SMALL, parse_checkpoints
+from producer.settings import ProducerSettings
 from worker.cli.demo import build_small
 from worker.cli.screen import Code, CommandError, err, say
-from worker.fleet import LocalFleet, Member
+from worker.fleet import LocalFleet, Member, answering
 from worker.interrupts import Interrupts, Stopped
-from worker.server import free_port
+from worker.server import EmbeddedServer, free_port
 
 BROKER_PORT = 6379  # where a backend looks when LAYA_BROKER_URL is unset
 FLOWER_PORT = 5555
@@ -35,47 +36,66 @@ def up(
 
     Checkpoints: LAYA_CHECKPOINTS, else the small ones.
     """
-    listed = os.environ.get("LAYA_CHECKPOINTS") or SMALL
-    if any(checkpoint.small for checkpoint in parse_checkpoints(listed)):
+    environment = dict(os.environ)
+    if not environment.get("LAYA_CHECKPOINTS"):
+        environment |= {"LAYA_CHECKPOINTS": SMALL, "LAYA_PRELOAD": "english,multilingual", "LAYA_MAX_LOADED": "2"}
+    registered = parse_checkpoints(environment["LAYA_CHECKPOINTS"])
+    if any(checkpoint.small for checkpoint in registered):
         build_small()
-    fleet = LocalFleet(
-        {**os.environ, "LAYA_CHECKPOINTS": listed}, quiet=False, port=port or preferred_port(BROKER_PORT)
-    )
+    fleet = LocalFleet(environment, quiet=False, port=port or preferred_port(BROKER_PORT))
     with Interrupts(at_once=fleet.kill) as interrupts, fleet:
         try:
-            start(fleet, workers, with_flower=flower)
+            names = [f"worker{number}" for number in range(1, workers + 1)]
+            for name in names:
+                fleet.start_worker(name)
+            dashboard = start_flower(fleet) if flower else "not wanted"
+            settings = ProducerSettings(broker_url=fleet.server.url, checkpoints=registered)
+            wait_until_ready(fleet, PredictionApp(settings), set(names), interrupts)
+            announce(fleet.server, names, dashboard)
             watch(fleet, interrupts)
         except Stopped as stopped:
             say(f"{stopped}: stopping")
 
 
-def start(fleet: LocalFleet, workers: int, *, with_flower: bool) -> None:
-    """Start the processes, and say where they are."""
-    lines = [("broker and results", fleet.server.url)]
-    names = [f"worker{number}" for number in range(1, workers + 1)]
-    for name in names:
-        fleet.start_worker(name)
-    lines.append(("workers", ", ".join(names)))
-    if with_flower and find_spec("flower") is None:
-        lines.append(("Flower", "not installed: pip install 'laya-workers[monitor]'"))
-    elif with_flower:
-        port = preferred_port(FLOWER_PORT)
-        login = os.environ.get("FLOWER_BASIC_AUTH") or f"laya:{secrets.token_urlsafe(9)}"
-        fleet.start_flower(port, login)
-        user, _, password = login.partition(":")
-        shown = "the one in FLOWER_BASIC_AUTH" if "FLOWER_BASIC_AUTH" in os.environ else password
-        lines.append(("Flower", f"http://127.0.0.1:{port}  user {user}, password {shown}"))
-    prefix = "" if fleet.server.port == BROKER_PORT else f"LAYA_BROKER_URL={fleet.server.url} "
-    lines.append(("try", f'{prefix}laya-workers submit "My parcel never arrived" --preset triage'))
-    announce(lines)
+def start_flower(fleet: LocalFleet) -> str:
+    """Start the dashboard, if it is installed; where it is and how to log in, or what to install."""
+    if find_spec("flower") is None:
+        return "not installed: pip install 'laya-workers[monitor]'"
+    port = preferred_port(FLOWER_PORT)
+    given = os.environ.get("FLOWER_BASIC_AUTH")
+    login = given or f"laya:{secrets.token_urlsafe(9)}"
+    fleet.start_flower(port, login)
+    user, _, password = login.partition(":")
+    return f"http://127.0.0.1:{port}  user {user}, password {'as in FLOWER_BASIC_AUTH' if given else password}"
 
 
-def announce(lines: list[tuple[str, str]]) -> None:
-    """The addresses, before the processes begin to log."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
-    for name, value in lines:
-        table.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
-    err.print(table)
+def wait_until_ready(fleet: LocalFleet, app: PredictionApp, names: set[str], interrupts: Interrupts) -> None:
+    """Wait until every worker answers.
+
+    Raises:
+        Stopped: somebody asked for it.
+        CommandError: a process ended instead.
+    """
+    while not names <= answering(app):
+        interrupts.wait(0.1)
+        for member in fleet.members:
+            if member.end is not None:
+                raise CommandError(f"{member.name} {member.end} at its start; see above", Code.UNAVAILABLE)
+
+
+def announce(server: EmbeddedServer, names: list[str], dashboard: str) -> None:
+    """Where everything is, and what to try."""
+    prefix = "" if server.port == BROKER_PORT else f"LAYA_BROKER_URL={server.url} "
+    lines = {
+        "server": server.url,
+        "workers": ", ".join(names),
+        "Flower": dashboard,
+        "try": f'{prefix}laya-workers submit "My parcel never arrived" --preset triage',
+        "stop": "Ctrl-C",
+    }
+    err.print()
+    for name, value in lines.items():
+        err.print(Text.assemble((f"  {name:<9}", "bold"), value), soft_wrap=True)
     err.print()
 
 
