@@ -1,0 +1,240 @@
+"""Celery's features through the wire: canvas, retry, countdown, revoke, inspect, purge, expiring queues, priorities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, chain, chord, group
+from celery.exceptions import TaskRevokedError
+from kombu import Exchange, Queue
+
+from tests.integration.conftest import wait_until
+from tests.integration.wire_app import make_app
+from tests.integration.wire_worker import WireWorker
+from worker.server import EmbeddedServer
+
+PAIRINGS = [("ours", "ours"), ("stock", "ours"), ("ours", "stock")]
+POOL = 4
+
+
+@pytest.fixture(scope="module")
+def apps(server: EmbeddedServer) -> Iterator[dict[str, Celery]]:
+    made = {kind: make_app(server.url, kind) for kind in ("ours", "stock")}
+    yield made
+    for app in made.values():
+        app.close()
+        app.backend.client.close()
+
+
+@pytest.fixture(scope="module")
+def app(apps: dict[str, Celery]) -> Celery:
+    return apps["ours"]
+
+
+@pytest.fixture(scope="module")
+def workers(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WireWorker]]:
+    """One of each kind; the stock one reads its own queue besides the shared one."""
+    home = tmp_path_factory.mktemp("wire")
+    kinds = {"ours": "wire,high", "stock": "stock"}
+    made = {
+        kind: WireWorker(home, server.url, "-c", str(POOL), "-E", "-Q", queues, kind=kind, name=kind).launch()
+        for kind, queues in kinds.items()
+    }
+    for worker in made.values():
+        wait_until(lambda worker=worker: " ready." in worker.text(), 60, "the worker's start")
+    yield made
+    for worker in made.values():
+        worker.stop()
+
+
+@pytest.fixture(autouse=True)
+def _running(workers: dict[str, WireWorker], client: redis.Redis) -> Iterator[None]:
+    client.delete("runs")
+    yield
+    for kind, worker in workers.items():
+        assert worker.alive, f"the {kind} worker died:\n{worker.text()[-3000:]}"
+
+
+@pytest.fixture(scope="module")
+def name(app: Celery, workers: dict[str, WireWorker]) -> str:
+    """What our worker calls itself."""
+    return next(name for name in app.control.inspect(timeout=1).ping() if name.startswith("ours@"))
+
+
+def settled(client: redis.Redis) -> bool:
+    return client.hlen("unacked") == client.zcard("unacked_index") == 0
+
+
+def queue_of(worker: str) -> str:
+    return {"ours": "wire", "stock": "stock"}[worker]
+
+
+@pytest.mark.parametrize(("producer", "worker"), PAIRINGS)
+def test_each_pairing_of_ours_and_stock_answers(
+    producer: str, worker: str, apps: dict[str, Celery], client: redis.Redis
+) -> None:
+    results = [
+        apps[producer].tasks["echo"].apply_async((n,), queue=queue_of(worker), priority=n % 10) for n in range(20)
+    ]
+    assert [result.get(timeout=20) for result in results] == list(range(20))
+    wait_until(lambda: settled(client), what="the acknowledgements")
+
+
+@pytest.mark.parametrize("worker", ["ours", "stock"])
+def test_groups_chains_and_chords(worker: str, app: Celery) -> None:
+    add, total, options = app.tasks["add"], app.tasks["total"], {"queue": queue_of(worker)}
+
+    def step(*args: Any) -> Any:
+        return add.s(*args).set(**options)
+
+    assert group(step(n, n) for n in range(5)).apply_async().get(timeout=20) == [0, 2, 4, 6, 8]
+    assert chain(step(1, 2), step(3), step(4)).apply_async().get(timeout=20) == 10
+    assert chord([step(n, 1) for n in range(10)], total.s().set(**options)).apply_async().get(timeout=20) == 55
+
+
+def test_a_failing_task_answers_with_its_error_and_is_acknowledged(app: Celery, client: redis.Redis) -> None:
+    with pytest.raises(ValueError, match="as asked"):
+        app.tasks["boom"].delay().get(timeout=20)
+    wait_until(lambda: settled(client), what="the acknowledgement")
+
+
+def test_a_retried_task_comes_again(app: Celery, client: redis.Redis) -> None:
+    assert app.tasks["second_time"].delay().get(timeout=20) == 1
+    wait_until(lambda: settled(client), what="the acknowledgements")
+
+
+def test_a_countdown_is_kept_and_its_message_stays_on_record(app: Celery, client: redis.Redis) -> None:
+    started = time.monotonic()
+    result = app.tasks["echo"].apply_async((1,), countdown=1)
+    wait_until(lambda: client.hlen("unacked") == 1, what="the take")
+    assert result.get(timeout=20) == 1
+    assert time.monotonic() - started >= 0.9
+    wait_until(lambda: settled(client), what="the acknowledgement")
+
+
+def test_tasks_with_a_countdown_hold_no_others_up(app: Celery) -> None:
+    later = [app.tasks["echo"].apply_async((n,), countdown=2) for n in range(3 * POOL)]
+    assert app.tasks["echo"].delay("now").get(timeout=1.5) == "now"
+    assert [result.get(timeout=20) for result in later] == list(range(3 * POOL))
+
+
+def test_a_waiting_task_can_be_revoked(app: Celery, client: redis.Redis) -> None:
+    busy = [app.tasks["nap"].delay(0.7) for _ in range(POOL)]
+    waiting = app.tasks["note"].delay()
+    waiting.revoke()
+    with pytest.raises(TaskRevokedError):
+        waiting.get(timeout=20)
+    for result in busy:
+        result.get(timeout=20)
+    assert client.llen("runs") == 0
+    wait_until(lambda: settled(client), what="the acknowledgements")
+
+
+def test_inspect_shows_workers_and_what_they_do(app: Celery, name: str, client: redis.Redis) -> None:
+    later = app.tasks["echo"].apply_async((1,), countdown=2)
+    wait_until(lambda: client.hlen("unacked") == 1, what="the take")
+    naps = [app.tasks["nap"].delay(1) for _ in range(POOL)]
+    wait_until(lambda: client.hlen("unacked") == POOL + 1, what="the takes")
+    look = app.control.inspect([name], timeout=5)  # ends with the reply, or after 5 s
+    started = time.monotonic()
+    assert look.ping() == {name: {"ok": "pong"}}
+    assert {task["id"] for task in look.active()[name]} == {nap.id for nap in naps}
+    assert [task["request"]["id"] for task in look.scheduled()[name]] == [later.id]
+    assert {queue["name"] for queue in look.active_queues()[name]} == {"wire", "high"}
+    assert look.reserved() == {name: []}
+    assert look.stats()[name]["prefetch_count"] >= POOL
+    assert time.monotonic() - started < 2, "replies come without a ring"
+    for result in (*naps, later):
+        result.get(timeout=20)
+
+
+def test_replies_of_inspect_leave_nothing_behind(app: Celery, client: redis.Redis) -> None:
+    before = set(client.keys("*"))
+    app.control.inspect(timeout=1).ping()
+    wait_until(lambda: settled(client), what="the acknowledgements")
+    left = {key for key in set(client.keys("*")) - before if client.ttl(key) == -1}
+    assert left == set()
+
+
+def test_queues_are_added_and_cancelled_under_load(app: Celery, name: str, client: redis.Redis) -> None:
+    results = [app.tasks["note"].apply_async((0.01,), queue="extra") for _ in range(50)]
+    for _ in range(3):
+        app.control.add_consumer("extra", destination=[name], reply=True)
+        time.sleep(0.05)
+        app.control.cancel_consumer("extra", destination=[name], reply=True)
+    app.control.add_consumer("extra", destination=[name], reply=True)
+    assert [result.get(timeout=20) for result in results] == [result.id for result in results]
+    app.control.cancel_consumer("extra", destination=[name], reply=True)
+    assert client.llen("runs") == 50  # each ran once
+    wait_until(lambda: settled(client), what="the acknowledgements")
+
+
+def test_purge_empties_a_queue(app: Celery, client: redis.Redis) -> None:
+    for priority in (0, 5, 9):
+        app.tasks["echo"].apply_async((1,), queue="unread", priority=priority)
+    with app.connection_for_write() as connection:
+        assert connection.default_channel.queue_purge("unread") == 3
+    assert client.keys("unread*") == []
+
+
+def test_priority_decides_and_the_length_of_a_queue_is_its_list_s(app: Celery, client: redis.Redis) -> None:
+    naps = [app.tasks["nap"].delay(0.6) for _ in range(POOL)]
+    wait_until(lambda: client.hlen("unacked") == POOL, what="the naps")
+    low = [app.tasks["note"].apply_async((0.05,), priority=9) for _ in range(POOL)]
+    high = [app.tasks["note"].apply_async((0.05,), priority=0) for _ in range(POOL)]
+    assert (client.llen("wire"), client.llen("wire\x06\x169")) == (POOL, POOL)
+    for result in (*naps, *low, *high):
+        result.get(timeout=20)
+    order = [line.split()[0].decode() for line in client.lrange("runs", 0, -1)]
+    assert set(order[:POOL]) == {result.id for result in high}
+
+
+def test_an_expiring_queue_goes_with_its_lists_and_bell(app: Celery, client: redis.Redis) -> None:
+    short = Queue("short", Exchange("short"), routing_key="short", expires=0.5)
+    app.tasks["echo"].apply_async((1,), queue=short)
+    assert client.llen("short") == 1
+    assert 0 < client.pttl("short") <= 500
+    wait_until(lambda: client.keys("short*") == [], what="the queue's end")
+    assert 0 < client.pttl("laya.bell.short") <= 10_000
+
+
+def test_no_more_is_reserved_than_the_pool_has_threads(app: Celery, client: redis.Redis) -> None:
+    results = [app.tasks["note"].delay(0.02) for _ in range(100)]
+    held = []
+    while not all(result.ready() for result in results[-POOL:]):
+        held.append(client.hlen("unacked"))
+        time.sleep(0.005)
+    for result in results:
+        result.get(timeout=20)
+    reserved = [int(line.split()[2]) for line in client.lrange("runs", 0, -1)]
+    assert max(reserved) <= POOL
+    # A record lives on until its acknowledgement has travelled, with the take that fills the place.
+    assert max(held) <= 2 * POOL
+
+
+def test_connections_cut_again_and_again_lose_nothing_and_repeat_nothing_that_runs(
+    app: Celery, client: redis.Redis, workers: dict[str, WireWorker]
+) -> None:
+    results = [app.tasks["note"].delay(1.5) for _ in range(POOL)]
+    wait_until(lambda: client.llen("runs") == POOL, what="the tasks' start")
+    for _ in range(3):
+        client.client_kill_filter(_type="normal", skipme=True)
+        client.client_kill_filter(_type="pubsub", skipme=True)
+        time.sleep(0.4)
+    more = [app.tasks["echo"].delay(n) for n in range(20)]
+    assert [result.get(timeout=30) for result in more] == list(range(20))
+    assert [result.get(timeout=30) for result in results] == [result.id for result in results]
+    wait_until(lambda: settled(client), what="the acknowledgements")
+    assert client.llen("runs") == POOL
+
+
+def test_scripts_flushed_and_everything_flushed_are_survived(app: Celery, client: redis.Redis) -> None:
+    assert app.tasks["echo"].delay(1).get(timeout=20) == 1
+    client.script_flush()
+    assert app.tasks["echo"].delay(2).get(timeout=20) == 2
+    client.flushall()
+    assert app.tasks["echo"].delay(3).get(timeout=20) == 3

@@ -1,0 +1,83 @@
+"""A Celery app with our settings and small tasks, over our transport or the stock one (`WIRE_KIND`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+from producer.app import celery_settings
+from producer.settings import ProducerSettings
+from worker.room import RoomStep
+
+
+def make_app(url: str, kind: str = "ours", **changes: Any) -> Celery:
+    """An app for the server at `url`; `changes` are Celery's own settings."""
+    app = Celery("wire", set_as_current=False, fixups=[])
+    app.conf.update(
+        celery_settings(
+            ProducerSettings(broker_url=url, visibility_timeout=int(os.environ.get("WIRE_VISIBILITY", "120")))
+        )
+    )
+    if kind == "stock":
+        app.conf.update(broker_transport=None, result_backend=url)
+    app.conf.update(
+        task_default_queue="wire",
+        task_track_started=False,
+        worker_hijack_root_logger=False,
+        broker_transport_options={
+            **app.conf.broker_transport_options,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 5,
+        },
+    )
+    app.conf.update(changes)
+    app.steps["consumer"].add(RoomStep)
+    register(app)
+    return app
+
+
+def register(app: Celery) -> None:
+    @app.task(name="echo", shared=False)
+    def echo(value: Any) -> Any:
+        return value
+
+    @app.task(name="nap", shared=False)
+    def nap(seconds: float, value: Any = None) -> Any:
+        time.sleep(seconds)
+        return value
+
+    @app.task(name="note", shared=False, bind=True)
+    def note(self: Any, seconds: float = 0.0) -> str:
+        """Leave a line for each run in the list `runs`, with the number of messages that the worker holds."""
+        from celery.worker import state
+
+        self.backend.client.rpush("runs", f"{self.request.id} {os.getpid()} {len(state.reserved_requests)}")
+        time.sleep(seconds)
+        return str(self.request.id)
+
+    @app.task(name="add", shared=False)
+    def add(left: int, right: int) -> int:
+        return left + right
+
+    @app.task(name="total", shared=False)
+    def total(values: list[int]) -> int:
+        return sum(values)
+
+    @app.task(name="boom", shared=False)
+    def boom() -> None:
+        raise ValueError("as asked")
+
+    @app.task(name="second_time", shared=False, bind=True, default_retry_delay=0.2)
+    def second_time(self: Any) -> int:
+        if not self.request.retries:
+            raise self.retry()
+        return int(self.request.retries)
+
+
+if url := os.environ.get("WIRE_URL"):
+    app = make_app(
+        url, os.environ.get("WIRE_KIND", "ours"), worker_disable_prefetch=os.environ.get("WIRE_PREFETCH") != "1"
+    )
