@@ -32,9 +32,13 @@ IDLE_S: Final = 30.0
 _deadline: ContextVar[float | None] = ContextVar("laya_batching_deadline", default=None)
 
 
+class DeadlinePassed(TimeoutError):
+    """The answer was not ready by the deadline of `answer_by`; it was still waiting for a forward pass."""
+
+
 @contextmanager
 def answer_by(deadline: float | None) -> Iterator[None]:
-    """Give calls in this block until `deadline` (`time.monotonic()` seconds): then a `TimeoutError`"""
+    """Give calls in this block until `deadline` (`time.monotonic()` seconds): then a `DeadlinePassed`"""
     token = _deadline.set(deadline)
     try:
         yield
@@ -107,14 +111,14 @@ class Pending:
         """Wait for the scores, in the order of the rows.
 
         Raises:
-            TimeoutError: the deadline of `answer_by` passed; rows that have not been computed are dropped.
+            DeadlinePassed: the deadline of `answer_by` passed; rows that have not been computed are dropped.
             Exception: what the first of the rows failed with.
         """
         call, deadline = self._call, _deadline.get()
         try:
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not call.ended.wait(wait):
-                raise TimeoutError("the answer was not ready by its deadline, while it waited for a forward pass")
+                raise DeadlinePassed("the answer was not ready by its deadline: it still waited for a forward pass")
         except BaseException as error:
             call.fail(error)  # the caller has given up: its rows are dropped when their turn comes
             raise

@@ -4,9 +4,11 @@ Puts together what tokenises (:mod:`laya.encoding`) and what scores (:mod:`laya.
 directory. Choosing the directory and the device, and decoding scores into answers, is left to others.
 """
 
+from __future__ import annotations
+
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +54,8 @@ class PublishedKind:
         self._question_tokens: LruCache[tuple[str, ...], QuestionTokens] = LruCache(KEPT_TOKENS)
         self._positions = int(getattr(model.encoder.config, "max_position_embeddings", None) or 0)
         self._lock = threading.Lock()
+        self._load_again: Callable[[torch.device], PublishedKind] | None = None
+        self._cpu_copy: PublishedKind | None = None
         self._callers_tokenizer: Any = None
 
     @property
@@ -97,6 +101,15 @@ class PublishedKind:
             for question, layout in zip(questions, layouts, strict=True)
         )
         return EncodedState(rows, usage_of(questions, layouts, len(state_ids)))
+
+    def on_cpu(self) -> PublishedKind:
+        """The same checkpoint on the CPU, loaded when it is first needed: for rows that no device memory holds."""
+        with self._lock:
+            if self._cpu_copy is None:
+                if self._load_again is None:
+                    raise RuntimeError("this checkpoint was not loaded from files, so there is no copy for the CPU")
+                self._cpu_copy = self._load_again(torch.device("cpu"))
+            return self._cpu_copy
 
     def _tokens_of(self, question: Question) -> QuestionTokens:
         """A question's ids; a backend asks the same questions all day, so they are kept."""
@@ -147,7 +160,9 @@ def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype
     except Exception as error:
         raise ValueError(f"checkpoint {path}: encoder/config.json cannot be built: {error!r}") from error
     load_weights(model, path, device)
-    return PublishedKind(model, tokenizer, special, device, precision)
+    kind = PublishedKind(model, tokenizer, special, device, precision)
+    kind._load_again = lambda other: load_kind(path, config, other, None)
+    return kind
 
 
 def read_encoder_config(root: Path) -> Any:

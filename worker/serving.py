@@ -15,6 +15,7 @@ from typing import Any
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from laya import Router
+from laya.batching import Batching, DeadlinePassed, answer_by
 from laya.catalog import DEFAULT_MODELS, canonical_name
 from producer.checkpoints import CheckpointSource
 from producer.errors import (
@@ -57,6 +58,13 @@ class ServingRouter(Router):
             max_loaded=settings.max_loaded,
             default=settings.default_checkpoint,
             hooks=[make_hook(path) for path in settings.hooks],
+            agent_kwargs={
+                "batching": Batching(
+                    max_batch_tokens=settings.max_batch_tokens,
+                    batch_wait_ms=settings.batch_wait_ms,
+                    cpu_fallback=settings.cpu_fallback,
+                )
+            },
             defer_load=True,
             prefer_resident=True,
         )
@@ -115,7 +123,8 @@ class Serving:
         self._check_name(checked)
         check_deadline(deadline)
         try:
-            return self.router.predict(checked.state, checked.questions, **checked.options)
+            with answer_by(_by_monotonic(deadline)):
+                return self.router.predict(checked.state, checked.questions, **checked.options)
         except _ENDING:
             raise
         except BaseException as error:  # a hook may raise anything, and the pool must not die of it
@@ -145,7 +154,8 @@ class Serving:
     ) -> list[dict[str, Any]]:
         """The answers of one call of the Router; when it fails, those of one call for each request."""
         try:
-            return self.router.predict_batch([request.as_request() for _, request in requests])
+            with answer_by(_by_monotonic(deadline)):
+                return self.router.predict_batch([request.as_request() for _, request in requests])
         except _ENDING:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
@@ -215,6 +225,11 @@ def check_deadline(deadline: float | None) -> None:
         raise DeadlineExceeded(f"the request reached a worker {late:.1f} s after its time was up", {"late": late})
 
 
+def _by_monotonic(deadline: float | None) -> float | None:
+    """A deadline in Unix time as one on the clock that no administrator sets."""
+    return None if deadline is None else time.monotonic() + (deadline - time.time())
+
+
 def translated(error: BaseException, questions: Mapping[str, Any]) -> LayaError:
     """What went wrong in the library or a hook, as an error that a backend knows.
 
@@ -223,6 +238,8 @@ def translated(error: BaseException, questions: Mapping[str, Any]) -> LayaError:
     if isinstance(error, LayaError):
         return error
     message = str(error)
+    if isinstance(error, DeadlinePassed):
+        return DeadlineExceeded(message)
     if isinstance(error, ValueError | TypeError):
         question = question_at_fault(message, questions)
         if question is not None:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from laya.catalog import DEFAULT_MODELS, canonical_name
+from laya.passes import MAX_TOKENS
 from producer.settings import ProducerSettings
 
 Names = Annotated[tuple[str, ...], NoDecode]
@@ -24,6 +25,13 @@ class WorkerSettings(ProducerSettings):
     max_loaded: int = Field(2, ge=1, description="Checkpoints held in memory at once.")
     device: str | None = Field(
         None, description="Device of the checkpoints, such as `cuda:0`; the best one there is if unset."
+    )
+    max_batch_tokens: int = Field(MAX_TOKENS, ge=1, description="Tokens, padding counted, in one forward pass at most.")
+    batch_wait_ms: float = Field(
+        0.0, ge=0, description="Milliseconds that a free device waits for more requests; 0 computes at once."
+    )
+    cpu_fallback: bool = Field(
+        default=False, description="Compute what does not fit the device's memory on the CPU, instead of failing it."
     )
     hooks: Names = Field(
         (), description="Dotted paths to hook classes or factories, in order: `hooks.SkipCache,my_hooks.Redact`."

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import laya
-from laya.batching import Batching, PassReport, Pending, answer_by
+from laya.batching import Batching, DeadlinePassed, PassReport, Pending, answer_by
 from laya.questions import parse_questions
 from laya.rows import Row, RowScores
 from laya.simulated import SimulatedKind, write_checkpoint
@@ -185,7 +185,7 @@ def test_a_row_goes_to_the_cpu_only_where_the_fallback_is_switched_on() -> None:
 def test_rows_of_a_caller_that_has_given_up_are_dropped(batching: Batching, busy: tuple[GatedKind, Pending]) -> None:
     kind, first = busy
     given_up = batching.submit(kind, rows_of(kind, "late"))
-    with answer_by(time.monotonic()), pytest.raises(TimeoutError, match="deadline"):
+    with answer_by(time.monotonic()), pytest.raises(DeadlinePassed, match="deadline"):
         given_up.result()
     patient = batching.submit(kind, rows_of(kind, "patient"))
     kind.gate.set()
