@@ -1,5 +1,6 @@
 """What a web backend imports: two tasks, a client that waits for their answers, and the errors."""
 
+from producer.bulk import predict_many
 from producer.client import apredict, predict
 from producer.errors import (
     BrokerUnavailable,
@@ -28,6 +29,7 @@ __all__ = [
     "UnknownCheckpoint",
     "apredict",
     "predict",
+    "predict_many",
     "submit_prediction",
     "submit_predictions",
 ]

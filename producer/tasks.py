@@ -90,7 +90,7 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
         try:
             return super().apply_async(list(submission.args), dict(submission.kwargs), **options)
         except Exception as error:
-            if not _is_broker_error(error):
+            if not is_broker_error(error):
                 raise
             raise BrokerUnavailable(f"the request could not be published: {error}") from error
 
@@ -195,7 +195,8 @@ def is_eager(on: PredictionApp) -> bool:
     return bool(django is not None and django.configured and getattr(django, "CELERY_TASK_ALWAYS_EAGER", False))
 
 
-def _is_broker_error(error: Exception) -> bool:
+def is_broker_error(error: BaseException) -> bool:
+    """Whether a failure to publish is the broker's or the connection's, and not the caller's."""
     redis = sys.modules.get("redis.exceptions")
     return isinstance(error, OperationalError | OSError) or (redis is not None and isinstance(error, redis.RedisError))
 
