@@ -10,14 +10,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from redis.exceptions import NoScriptError
 
-STORE: Final = """
--- Store a result and tell its subscribers, unless a success is stored already.
+from producer.failover import raise_if_moved
+
+STORE: Final = """#!lua flags=allow-oom
+-- Store a result and tell its subscribers, unless a success is stored already. Also when memory is full: a result is
+-- what lets its message, which is larger, go; and nobody can publish a new one meanwhile.
 -- KEYS: the result's key, which is its channel too.
 -- ARGV: value, seconds to keep it (0 for ever), 1 if it is no result but progress, which overwrites no result at all
 local stored = redis.call('GET', KEYS[1])
@@ -44,16 +47,26 @@ TOGETHER_AT_MOST: Final = 64
 PROGRESS_S: Final = 0.05
 """Seconds within which a task's start is seen in the store; a task that ends sooner never shows one."""
 
+Text = bytes | str
+
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    key: bytes | str
-    value: bytes | str
+    key: Text
+    value: Text
     expires: int
     progress: int = 0
-    done: threading.Lock = field(default_factory=threading.Lock)
+    stored: bool = False
     error: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Lot:
+    """What one thread brings to the line. Its turn comes when it is stored, or when it is to send the next lots."""
+
+    writes: Sequence[_Write]
     leads: bool = False
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 class ResultWriter:
@@ -63,70 +76,88 @@ class ResultWriter:
         """Write through whatever `client()` is at the time."""
         self._client = client
         self._lock = threading.Lock()  # guards the fields below; never held during a round trip
-        self._waiting: list[_Write] = []
-        self._progress: dict[bytes | str, _Write] = {}
+        self._line: list[_Lot] = []
         self._busy = False
+        self._progress: dict[Text, tuple[Callable[[], Text], int]] = {}
         self._timer: threading.Timer | None = None
 
-    def write(self, key: bytes | str, value: bytes | str, expires: int) -> None:
+    def write(self, key: Text, value: Text, expires: int) -> None:
         """Store a result and return when it is stored.
+
+        Args:
+            key: where it is stored, and the channel of its subscribers.
+            value: the result as it is stored.
+            expires: seconds to keep it; 0 for ever.
 
         Raises:
             redis.exceptions.RedisError: as the server or the connection has it; nothing is retried here.
+            Moved: the server became a replica; the next try finds the new primary.
         """
         mine = _Write(key, value, expires)
         with self._lock:
             self._progress.pop(key, None)  # what came before it is of no interest any more
-            if self._busy:
-                mine.done.acquire()
-                self._waiting.append(mine)
-            else:
-                self._busy = mine.leads = True
-        if not mine.leads:
-            mine.done.acquire()  # until it is stored, or until this thread is to send the next lot
-        if mine.leads:
-            self._lead(mine)
+        self._store([mine])
         if mine.error is not None:
-            raise mine.error
+            self._raise(mine.error)
+        if not mine.stored:
+            raise RuntimeError("the result was not stored, and nobody knows why")
 
-    def write_progress(self, key: bytes | str, value: bytes | str, expires: int) -> None:
-        """Store a state on the way to a result within `PROGRESS_S`, unless the result comes first. Never raises."""
+    def write_progress(self, key: Text, value: Callable[[], Text], expires: int) -> None:
+        """Store a state on the way to a result within `PROGRESS_S`, unless the result comes first. Never raises.
+
+        Args:
+            key: where it is stored.
+            value: makes what is stored, if it is needed at all.
+            expires: seconds to keep it; 0 for ever.
+        """
         with self._lock:
-            self._progress[key] = _Write(key, value, expires, progress=1)
+            self._progress[key] = (value, expires)
             if self._timer is None:
                 self._timer = threading.Timer(PROGRESS_S, self._flush_progress)
                 self._timer.daemon = True
                 self._timer.start()
 
-    def _lead(self, mine: _Write) -> None:
-        """Send this thread's result with those that wait, then hand the line to a thread that came in the meantime."""
-        with self._lock:
-            together = [mine, *self._waiting[: TOGETHER_AT_MOST - 1]]
-            del self._waiting[: TOGETHER_AT_MOST - 1]
-        try:
-            self._send(together)
-        finally:
-            with self._lock:
-                following = self._waiting.pop(0) if self._waiting else None
-                if following is None:
-                    self._busy = False
-                else:
-                    following.leads = True
-            if following is not None:
-                following.done.release()
-            for write in together:
-                if write is not mine:
-                    write.done.release()
-
     def _flush_progress(self) -> None:
         with self._lock:
             self._timer = None
-            writes = list(self._progress.values())
-            self._progress.clear()
-        if writes:
-            self._send(writes)
+            waiting, self._progress = self._progress, {}
+        if waiting:  # a result that comes from here on stands in the line behind these
+            self._store([_Write(key, value(), expires, progress=1) for key, (value, expires) in waiting.items()])
 
-    def _send(self, writes: list[_Write]) -> None:
+    def _store(self, writes: Sequence[_Write]) -> None:
+        """Store these, with others or alone; each has its outcome in it afterwards."""
+        mine = _Lot(writes)
+        with self._lock:
+            if self._busy:
+                mine.turn.acquire()
+                self._line.append(mine)
+            else:
+                self._busy = mine.leads = True
+        if not mine.leads:
+            mine.turn.acquire()
+        if mine.leads:
+            self._lead(mine)
+
+    def _lead(self, mine: _Lot) -> None:
+        """Send this thread's lot with those that wait, then hand the line to a thread that came in the meantime."""
+        together = [mine]
+        try:
+            with self._lock:
+                room = TOGETHER_AT_MOST - len(mine.writes)
+                while self._line and (room := room - len(self._line[0].writes)) >= 0:
+                    together.append(self._line.pop(0))
+            self._send([write for lot in together for write in lot.writes])
+        finally:
+            with self._lock:
+                following = self._line.pop(0) if self._line else None
+                self._busy = following is not None
+                if following is not None:
+                    following.leads = True
+            for lot in (*together[1:], following):
+                if lot is not None:
+                    lot.turn.release()
+
+    def _send(self, writes: Sequence[_Write]) -> None:
         """Store each; a failure goes to its own write, one of the connection to all that it concerns."""
         try:
             unknown = self._run(writes, "EVALSHA", STORE_SHA)
@@ -134,9 +165,10 @@ class ResultWriter:
                 self._run(unknown, "EVAL", STORE)
         except BaseException as error:  # noqa: BLE001  # raised by each waiting thread as its own
             for write in writes:
-                write.error = copy.copy(error)  # threads must not share one traceback
+                if not write.stored:
+                    write.error = write.error or error
 
-    def _run(self, writes: list[_Write], command: str, script: str) -> list[_Write]:
+    def _run(self, writes: Sequence[_Write], command: str, script: str) -> list[_Write]:
         """Run the script for each in one round trip; return those that the server had no script for."""
         with self._client().pipeline(transaction=False) as pipe:
             for write in writes:
@@ -148,4 +180,19 @@ class ResultWriter:
                 unknown.append(write)
             elif isinstance(reply, BaseException):
                 write.error = reply
+            else:
+                write.stored = True
         return unknown
+
+    def _raise(self, error: BaseException) -> None:
+        """Raise a write's error as this thread's own: many that share one would share its traceback."""
+        try:
+            raise_if_moved(error)
+        except ConnectionError:
+            self._client().connection_pool.disconnect()
+            raise
+        try:
+            own = copy.copy(error)
+        except Exception:  # noqa: BLE001  # one that cannot be copied is still better than none
+            raise error from None
+        raise own

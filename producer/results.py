@@ -140,14 +140,15 @@ class ResultStore(celery_redis.RedisBackend):
             return super()._store_result(task_id, result, state, traceback, request, **kwargs)
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = bytes_to_str(task_id)
-        key, value = self.get_key_for_task(task_id), self.encode(meta)
+        key = self.get_key_for_task(task_id)
+        if state == states.STARTED:
+            self.writer.write_progress(key, lambda: self.encode(meta), self.expires or 0)
+            return result
+        value = self.encode(meta)
         if len(value) > self._MAX_STR_VALUE_SIZE:
             raise BackendStoreError("value too large for Redis backend", state=state, task_id=task_id)
-        if state == states.STARTED:
-            self.writer.write_progress(key, value, self.expires or 0)
-        else:
-            expires = self.failure_expires if state == states.FAILURE else self.expires
-            self.ensure(self.writer.write, (key, value, expires or 0))
+        expires = self.failure_expires if state == states.FAILURE else self.expires
+        self.ensure(self.writer.write, (key, value, expires or 0))
         return result
 
     @cached_property

@@ -18,8 +18,9 @@ from kombu.transport import virtual
 from kombu.utils.json import dumps
 from redis.exceptions import RedisError, ResponseError
 
+from producer.failover import raise_if_moved
 from producer.transport_message import MalformedMessage, Message, Taken
-from producer.transport_records import QoS, Records, raise_if_moved
+from producer.transport_records import QoS, Records
 from producer.transport_surface import check_installed_kombu
 from producer.transport_take import PAUSE_S, Taker
 

@@ -15,8 +15,9 @@ from kombu.log import get_logger
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
-from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
+from redis.exceptions import ResponseError
 
+from producer.failover import raise_if_moved
 from producer.transport_message import Taken
 from producer.transport_scripts import ORPHAN, RESTORE, SET_ASIDE
 
@@ -37,16 +38,6 @@ SWEEP_AT_MOST: Final = 1000
 _TOGETHER: Final = 32  # messages in memory at once while they are put back
 
 Tag = str | bytes
-
-
-class Moved(ConnectionError):
-    """The server answers, but it is no longer the primary: connect anew, to whichever is now."""
-
-
-def raise_if_moved(error: ResponseError) -> None:
-    """Turn a replica's refusal into a connection error, which every caller of kombu's reconnects on."""
-    if isinstance(error, ReadOnlyError | MasterDownError):
-        raise Moved("the broker is no primary any more: reconnecting") from error
 
 
 class Records:

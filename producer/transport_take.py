@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from kombu.log import get_logger
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from producer.failover import raise_if_moved
 from producer.transport_message import MalformedMessage, Taken
-from producer.transport_records import raise_if_moved
 from producer.transport_scripts import TAKE, TAKE_SHA
 
 if TYPE_CHECKING:
