@@ -117,9 +117,9 @@ class Residency:
                 yield agent
             finally:
                 # An evicted Agent is freed when its last user lets go, which is here.
-                del agent
-                self._release(resident, chain)
-                del resident
+                users = resident.users
+                del agent, resident
+                self._release(users, chain)
         finally:
             _chain.reset(before)
 
@@ -204,7 +204,7 @@ class Residency:
         try:
             self._on_change(evicted, (name, resident.agent))
         except BaseException:
-            self._release(resident, chain)
+            self._release(resident.users, chain)
             raise
         return resident.agent, resident
 
@@ -249,11 +249,11 @@ class Residency:
             free_memory()
         return victims
 
-    def _release(self, resident: _Resident, chain: object) -> None:
+    def _release(self, users: Counter[object], chain: object) -> None:
         with self._changed:
-            resident.users[chain] -= 1
-            if not resident.users[chain]:
-                del resident.users[chain]
+            users[chain] -= 1
+            if not users[chain]:
+                del users[chain]
             self._changed.notify_all()
 
     def _refuse_remembered(self, name: str) -> None:

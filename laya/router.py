@@ -280,29 +280,33 @@ class Router(HookRegistry):
         """
         check_min_confidence(min_confidence)
         run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
-        request = Request(state, questions, model, task, lang, lang_guess, max_len, head_max_len)
-        ctx = self._context(request, new_run_id())
+        request = Request(state, questions, model, task, lang, lang_guess, max_len, head_max_len, min_confidence)
         with ExitStack() as in_use:
-            try:
-                ctx.decision = self._route(request, run, ctx.run_id)
-                ctx.model = self.resolve(ctx.decision["model"])
-                if not self.defer_load:
-                    in_use.enter_context(self._using([ctx]))
-                ctx.started_at = time.perf_counter()
-                run.fire("on_predict_start", ctx)
-                if ctx.results is None:
-                    if self.defer_load:
-                        in_use.enter_context(self._using([ctx]))
-                    ask(ctx, request)
-                _add_routing(ctx)
-                measure(ctx, min_confidence)
-            except BaseException as error:
-                fail(ctx, run, error, min_confidence)
-                raise
-            run.fire_each("on_predict_end", ctx)
-        return single_result(ctx)
+            return self._predict_one(request, run, in_use)
 
     system_one = predict
+
+    def _predict_one(self, request: Request, run: HookRun, in_use: ExitStack) -> dict[str, Any]:
+        """Answer one request. Its context is gone before the checkpoint's use ends: it would hold the evicted Agent."""
+        ctx = self._context(request, new_run_id())
+        try:
+            ctx.decision = self._route(request, run, ctx.run_id)
+            ctx.model = self.resolve(ctx.decision["model"])
+            if not self.defer_load:
+                in_use.enter_context(self._using([ctx]))
+            ctx.started_at = time.perf_counter()
+            run.fire("on_predict_start", ctx)
+            if ctx.results is None:
+                if self.defer_load:
+                    in_use.enter_context(self._using([ctx]))
+                ask(ctx, request)
+            _add_routing(ctx)
+            measure(ctx, request.min_confidence)
+        except BaseException as error:
+            fail(ctx, run, error, request.min_confidence)
+            raise
+        run.fire_each("on_predict_end", ctx)
+        return single_result(ctx)
 
     def predict_batch(
         self,
@@ -337,7 +341,8 @@ class Router(HookRegistry):
         results: list[dict[str, Any]] = [{} for _ in checked]
         for places in by_checkpoint(models):
             routed = [(checked[at], run_ids[at], decisions[at]) for at in places]
-            answered = self._predict_group(models[places[0]], routed, run, batch_size)
+            with ExitStack() as in_use:
+                answered = self._predict_group(models[places[0]], routed, run, batch_size, in_use)
             for at, result in zip(places, answered, strict=True):
                 results[at] = result
         return results
@@ -348,34 +353,34 @@ class Router(HookRegistry):
         routed: Sequence[tuple[Request, str, RouteDecision]],
         run: HookRun,
         batch_size: int | None,
+        in_use: ExitStack,
     ) -> list[dict[str, Any]]:
         """Answer the requests of one checkpoint: all starts, shared passes, then all ends in reverse.
 
-        The contexts live no longer than this call: one that was kept would hold an Agent that the next load may evict.
+        Their contexts are gone before the checkpoint's use ends: they would hold the Agent that the next load evicts.
         """
         group = [(request, self._context(request, run_id, decision, model)) for request, run_id, decision in routed]
         started: list[tuple[Request, PredictContext]] = []
-        with ExitStack() as in_use:
-            try:
-                if not self.defer_load:
-                    in_use.enter_context(self._using([ctx for _, ctx in group]))
-                for request, ctx in group:
-                    started.append((request, ctx))
-                    ctx.started_at = time.perf_counter()
-                    run.fire("on_predict_start", ctx)
-                left = [(request, ctx) for request, ctx in group if ctx.results is None]
-                if left and self.defer_load:
-                    in_use.enter_context(self._using([ctx for _, ctx in group]))
-                for shared in by_pass(left):
-                    ask_together(shared, batch_size)
-                for request, ctx in group:
-                    _add_routing(ctx)
-                    measure(ctx, request.min_confidence)
-            except BaseException as error:
-                for request, ctx in reversed(started):
-                    fail(ctx, run, error, request.min_confidence)
-                raise
-            _end_in_reverse([ctx for _, ctx in group], run)
+        try:
+            if not self.defer_load:
+                in_use.enter_context(self._using([ctx for _, ctx in group]))
+            for request, ctx in group:
+                started.append((request, ctx))
+                ctx.started_at = time.perf_counter()
+                run.fire("on_predict_start", ctx)
+            left = [(request, ctx) for request, ctx in group if ctx.results is None]
+            if left and self.defer_load:
+                in_use.enter_context(self._using([ctx for _, ctx in group]))
+            for shared in by_pass(left):
+                ask_together(shared, batch_size)
+            for request, ctx in group:
+                _add_routing(ctx)
+                measure(ctx, request.min_confidence)
+        except BaseException as error:
+            for request, ctx in reversed(started):
+                fail(ctx, run, error, request.min_confidence)
+            raise
+        _end_in_reverse([ctx for _, ctx in group], run)
         return [single_result(ctx) for _, ctx in group]
 
     def _context(
@@ -402,7 +407,7 @@ class Router(HookRegistry):
             for ctx in contexts:
                 ctx.agent = agent
                 ctx.started_at += loading
-            del agent
+            del agent, ctx, contexts
             yield
 
 

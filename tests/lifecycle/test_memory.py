@@ -252,3 +252,24 @@ def test_with_evict_first_a_hook_may_displace_the_checkpoint_of_its_own_call(
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(router.predict, STATE, QUESTIONS, model="english", on_predict_start=displace)
         assert call.result(DEADLINE_S) == want
+
+
+@pytest.mark.parametrize("way", [one_by_one, in_one_batch, with_hits], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("options", [{}, {"defer_load": True}], ids=["as the page says", "defer_load"])
+def test_nothing_in_the_router_s_frames_holds_an_agent_once_its_use_has_ended(
+    make_router: MakeRouter, way: Callable[[Router], None], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the last use is what a build that waits for the memory goes by."""
+    router = make_router(max_loaded=3, **options)
+    residency = router._residency
+    release, held = residency._release, []
+
+    def let_go(users: Any, chain: object) -> None:
+        agents = [weakref.ref(resident.agent) for resident in residency._residents.values()]
+        residency._residents.clear()
+        held.append([agent() is not None for agent in agents])
+        release(users, chain)
+
+    monkeypatch.setattr(residency, "_release", let_go)
+    way(router)
+    assert held == ([] if options and way is with_hits else [[False]] * 3)
