@@ -72,13 +72,12 @@ def ask(
 ) -> dict[str, Any]:
     """What :func:`predict` does, with the `submit_prediction` of an app of your own."""
     call = _Call(task, state, questions, timeout, options)
-    future = call.publish()
     try:
-        return call.answer(future.result(call.remaining()))
+        return call.answer(call.publish().result(call.remaining()))
     except TimeoutError:
         raise call.too_late() from None
     finally:
-        future.cancel()  # nobody waits any longer; a no-op when it is done
+        call.give_up()
 
 
 async def aask(
@@ -97,6 +96,8 @@ async def aask(
             return call.answer(await asyncio.wrap_future(future))
     except TimeoutError:
         raise call.too_late() from None
+    finally:
+        call.give_up()  # a cancelled caller may leave a thread behind that is still publishing
 
 
 class _Call:
@@ -117,6 +118,8 @@ class _Call:
         self._until = None if timeout is None else time.monotonic() + timeout
         self._id = uuid()
         self._watch: ResultWatch | None = None
+        self._future: Future[Meta] | None = None
+        self._given_up = False
 
     def remaining(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic())
@@ -130,12 +133,18 @@ class _Call:
             return self._run_here()
         self._watch = self._task.backend.watch
         future: Future[Meta] = self._watch.expect(self._id, remaining)
-        try:
-            self._task.apply_async(self._args, self._options, task_id=self._id, expires=remaining)
-        except BaseException:
+        self._future = future
+        if self._given_up:
             future.cancel()
-            raise
+        else:
+            self._task.apply_async(self._args, self._options, task_id=self._id, expires=remaining)
         return future
+
+    def give_up(self) -> None:
+        """End the wait, if it has not ended: from any thread, before, while or after the request is published."""
+        self._given_up = True
+        if self._future is not None:
+            self._future.cancel()
 
     def answer(self, meta: Meta) -> dict[str, Any]:
         """The answer of a finished task, or its error raised."""
