@@ -13,10 +13,36 @@ from transformers import ModernBertConfig, PreTrainedTokenizerFast
 
 from laya.model import build_model
 
-WORDS: Sequence[str] = (
-    "the invoice was charged twice please refund my account login order parcel late broken support team password "
-    "crash export update seats price plan quote answer today never again"
-).split()
+WORDS: Sequence[str] = [
+    "the",
+    "invoice",
+    "was",
+    "charged",
+    "twice",
+    "please",
+    "refund",
+    "my",
+    "account",
+    "login",
+    "order",
+    "parcel",
+    "late",
+    "broken",
+    "support",
+    "team",
+    "password",
+    "crash",
+    "export",
+    "update",
+    "seats",
+    "price",
+    "plan",
+    "quote",
+    "answer",
+    "today",
+    "never",
+    "again",
+]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
