@@ -100,6 +100,35 @@ def test_sigterm_finishes_what_runs_requeues_what_is_reserved_evicts_and_exits_0
     assert journal.read_text().count("start") == len(results)
 
 
+def test_an_urgent_request_goes_before_one_that_waited_longer(
+    run: Any, backend: Backend, journal: Path, questions: dict[str, Any]
+) -> None:
+    ask = backend.submit_prediction
+    results = [
+        ask.apply_async((f"priority {priority}", questions), {"model": "english"}, priority=priority)
+        for priority in (9, 6, 0, 3)
+    ]
+    run("-P", "solo", LAYA_HOOKS="queue_hooks.Journal", JOURNAL=str(journal))
+    assert all("answers" in result.get(timeout=60) for result in results)
+    started = [line for line in journal.read_text().splitlines() if line.startswith("start")]
+    assert started == [f"start priority {priority}" for priority in (0, 3, 6, 9)]
+
+
+def test_what_runs_can_be_inspected_without_its_text(
+    worker_in_trouble: WorkerProcess, backend: Backend, questions: dict[str, Any]
+) -> None:
+    result = backend.submit_prediction.delay("sleep 3", questions, model="english")
+    inspect = backend.app.control.inspect(timeout=1.0)
+
+    def running() -> Any:
+        return [task for tasks in (inspect.active() or {}).values() for task in tasks]
+
+    (task,) = wait_until(running, what="a running task")
+    assert task["args"] == "(text of 7 characters; team, urgency, angry)"
+    assert "sleep" not in str(task)
+    result.get(timeout=30)
+
+
 def test_an_idle_worker_ends_on_sigterm_with_0(run: Any) -> None:
     assert run().terminate() == 0
 

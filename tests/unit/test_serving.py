@@ -1,0 +1,153 @@
+"""How a worker's service is put together from settings, and what its failures become."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.concurrency import prefork, solo, thread
+
+from laya import BaseHook
+from producer.checkpoints import parse_checkpoints
+from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, UnknownCheckpoint
+from producer.request import PredictionRequest
+from worker.pool import PoolRefused, asked_pool, check_pool
+from worker.serving import HookNotFound, Serving, ServingRouter, check_deadline, make_hook, sources_of, translated
+from worker.settings import WorkerSettings
+
+QUESTIONS: dict[str, Any] = {"angry": {"type": "noul", "instructions": "The customer is angry."}}
+
+
+class Skipping(BaseHook):
+    """Answers everything itself, so that no checkpoint is needed."""
+
+    def on_predict_start(self, ctx: Any) -> None:
+        if ctx.states[0] == "fail":
+            raise RuntimeError("no answer for this one")
+        ctx.skip([{"answers": {}, "usage": {}, "said": ctx.states[0]}])
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
+    def make(**settings: str) -> Serving:
+        for name, value in {"LAYA_CHECKPOINTS": "english=/nowhere,multilingual=/nowhere", **settings}.items():
+            monkeypatch.setenv(name, value)
+        service = Serving(WorkerSettings())
+        service.router.add_hook(Skipping())
+        return service
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("command_line", "pool"),
+    [
+        ("celery -A worker worker", None),
+        ("celery worker -P prefork", prefork.TaskPool),
+        ("celery worker --pool processes", prefork.TaskPool),
+        ("celery worker --pool=solo -c 1", solo.TaskPool),
+        ("celery worker -Pthreads", thread.TaskPool),
+        ("celery worker -P prefork -P threads", thread.TaskPool),
+        ("celery worker -P", None),
+        ("celery worker -P nonsense", None),
+    ],
+)
+def test_the_pool_that_a_command_line_asks_for(command_line: str, pool: type | None) -> None:
+    assert asked_pool(command_line.split()) is pool
+
+
+@pytest.mark.parametrize("pool", [thread.TaskPool, solo.TaskPool])
+def test_threads_and_solo_may_serve(pool: type) -> None:
+    check_pool(pool)
+
+
+def test_a_forking_pool_may_not() -> None:
+    with pytest.raises(PoolRefused, match="prefork"):
+        check_pool(prefork.TaskPool)
+
+
+def test_sources_are_what_a_router_takes() -> None:
+    listed = parse_checkpoints("english=/srv/en,papers=org/repo:sub@main,more=org/more,multilingual")
+    assert sources_of(listed) == {
+        "english": "/srv/en",
+        "papers": ("org/repo", "sub"),
+        "more": ("org/more", None),
+        "multilingual": ("convaiinnovations/laya", "multilingual"),
+    }
+
+
+def test_the_router_of_a_worker_has_its_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAYA_CHECKPOINTS", f"english={tmp_path},papers=org/repo@v2")
+    monkeypatch.setenv("LAYA_MAX_LOADED", "3")
+    monkeypatch.setenv("LAYA_DEFAULT_MODEL", "papers")
+    router = ServingRouter(WorkerSettings())
+    assert (router.max_loaded, router.default, router.revisions) == (3, "papers", {"papers": "v2"})
+    assert router.defer_load
+    assert router.prefer_resident
+
+
+def test_a_built_in_checkpoint_that_is_not_registered_is_unknown(serving: Callable[..., Serving]) -> None:
+    service = serving(LAYA_CHECKPOINTS="multilingual=/nowhere")
+    with pytest.raises(UnknownCheckpoint):
+        service.predict(PredictionRequest("hello", QUESTIONS, {"model": "english"}), None)
+    english = "I was charged twice and would like my money back, please."
+    assert service.predict(PredictionRequest(english, QUESTIONS), None)["routing"]["model"] == "multilingual"
+
+
+def test_a_hook_that_fails_is_a_failed_prediction_with_its_cause(serving: Callable[..., Serving]) -> None:
+    with pytest.raises(PredictionFailed, match="no answer for this one") as failure:
+        serving().predict(PredictionRequest("fail", QUESTIONS), None)
+    assert failure.value.cause == "RuntimeError"
+    assert isinstance(failure.value.__cause__, RuntimeError)
+
+
+def test_a_request_past_its_deadline_reaches_no_router(serving: Callable[..., Serving]) -> None:
+    with pytest.raises(DeadlineExceeded):
+        serving().predict(PredictionRequest("fail", QUESTIONS), time.time() - 1)
+
+
+def test_a_batch_with_a_failure_answers_the_others_one_by_one(serving: Callable[..., Serving]) -> None:
+    items = [PredictionRequest(state, QUESTIONS) for state in ("a", "fail", "b")]
+    first, failed, last = serving().predict_many([*items[:2], items[2]], None)
+    assert (first["said"], last["said"]) == ("a", "b")
+    assert isinstance(LayaError.from_entry(failed), PredictionFailed)
+
+
+def test_a_deadline_ahead_is_no_error() -> None:
+    check_deadline(None)
+    check_deadline(time.time() + 60)
+
+
+@pytest.mark.parametrize("path", ["nodots", "no.such.module", "pathlib.NoSuchClass", "json.loads"])
+def test_a_hook_that_cannot_be_made_is_named(path: str) -> None:
+    with pytest.raises(HookNotFound, match=path):
+        make_hook(path)
+
+
+def test_a_hook_path_may_name_a_factory() -> None:
+    assert make_hook("collections.OrderedDict") == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("question 'angry': 3 of its 9 option markers fit"), InvalidRequest),
+        (TypeError("question 'angry': not today"), InvalidRequest),
+        (ValueError("something of a hook's"), PredictionFailed),
+        (RuntimeError("question 'angry': not the library's word"), PredictionFailed),
+        (MemoryError(), PredictionFailed),
+        (SystemExit(3), PredictionFailed),
+        (DeadlineExceeded(), DeadlineExceeded),
+    ],
+)
+def test_what_an_error_becomes(error: BaseException, kind: type[LayaError]) -> None:
+    assert type(translated(error, QUESTIONS)) is kind
+
+
+def test_a_refusal_of_the_library_s_keeps_the_question() -> None:
+    refusal = translated(ValueError("question 'angry': no"), QUESTIONS)
+    assert isinstance(refusal, InvalidRequest)
+    assert refusal.question == "angry"
