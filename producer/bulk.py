@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
 from kombu.utils.uuid import uuid
 
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
 from producer.tasks import SubmitPredictions, is_broker_error, is_eager, submit_predictions
-from producer.watch import Meta
+
+if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
+    from producer.watch import Meta
 
 PER_MESSAGE: Final = 64
 """Requests a message: enough that the message's own cost is small, few enough that results come steadily."""

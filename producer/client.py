@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from celery import states
 from kombu.utils.uuid import uuid
@@ -20,7 +20,9 @@ from kombu.utils.uuid import uuid
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
 from producer.request import PredictionOptions
 from producer.tasks import PredictionTask, is_eager, submit_prediction
-from producer.watch import Meta, ResultWatch
+
+if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
+    from producer.watch import Meta, ResultWatch
 
 # Publishing blocks its thread for about a millisecond. More threads than kombu has connections (10) would wait.
 _PUBLISHERS: Final = 8
