@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -137,11 +138,19 @@ def the_environment_is_the_makefiles(arguments: list[str]) -> None:
     assert arguments == [f"{venv[0]}/bin/activate"]
 
 
+def python_finds_the_program(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        assert find_spec(arguments[1]), arguments
+    else:
+        assert (ROOT / arguments[0]).is_file(), arguments
+
+
 CHECKS: dict[str, Callable[[list[str]], None]] = {
     "make": make_targets_exist,
     "laya-workers": our_command_line_takes,
     "celery": celery_finds_the_app,
     "pip": pip_extras_exist,
+    "python": python_finds_the_program,
     ".": the_environment_is_the_makefiles,
 }
 
