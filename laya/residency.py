@@ -98,6 +98,7 @@ class Residency:
         self._residents: OrderedDict[str, _Resident] = OrderedDict()
         self._builds: dict[str, _Build] = {}
         self._failures: dict[str, _Failure] = {}
+        self._used_on: list[Counter[object]] = []  # users of checkpoints that were let go while calls used them
         self._changed = threading.Condition()  # guards the three tables; never held during a build or a hook
 
     @property
@@ -141,6 +142,8 @@ class Residency:
         with self._changed:
             resident = self._residents.pop(name, None)
             self._failures.pop(name, None)
+            if resident is not None and resident.users:
+                self._used_on.append(resident.users)
         was_resident = resident is not None
         del resident
         if was_resident:
@@ -191,6 +194,7 @@ class Residency:
             with _build_turn:
                 if self.evict_first:
                     evicted += self._make_room(1, chain)
+                self._free_used_on()
                 resident = self._register(name, mine, build())
                 evicted += self._make_room(0, chain, keep=name)
         except BaseException as error:
@@ -238,6 +242,7 @@ class Residency:
             kept = 1 if keep is not None else 0
             victims = choose_victims(candidates, self.max_loaded - extra - kept)
             gone = [self._residents.pop(name) for name in victims]
+            self._used_on += [resident.users for resident in gone if resident.users]
             if self.evict_first and gone:
                 # A call whose hook wants this build cannot end while we wait, so its use of a victim does not count.
                 self._changed.wait_for(
@@ -248,6 +253,15 @@ class Residency:
             del gone
             free_memory()
         return victims
+
+    def _free_used_on(self) -> None:
+        """Give back the memory of what was let go while calls used it, as far as these have ended."""
+        with self._changed:
+            still = [users for users in self._used_on if users.total() > 0]
+            ended = len(self._used_on) > len(still)
+            self._used_on = still
+        if ended:
+            free_memory()
 
     def _release(self, users: Counter[object], chain: object) -> None:
         with self._changed:

@@ -273,3 +273,20 @@ def test_nothing_in_the_router_s_frames_holds_an_agent_once_its_use_has_ended(
     monkeypatch.setattr(residency, "_release", let_go)
     way(router)
     assert held == ([] if options and way is with_hits else [[False]] * 3)
+
+
+@pytest.mark.parametrize("let_go", ["load", "unload"])
+def test_a_checkpoint_let_go_while_a_call_used_it_is_freed_before_the_next_build_although_it_refers_to_itself(
+    make_router: MakeRouter, builds: Builds, let_go: str
+) -> None:
+    router = make_router(max_loaded=1, hooks=builds)
+    agent = router.load("english")
+    agent.itself = agent  # reference counts alone will not free it
+    del agent
+
+    def displace(ctx: PredictContext) -> None:
+        router.load("multilingual") if let_go == "load" else router.unload("english")
+
+    router.predict(STATE, QUESTIONS, model="english", on_predict_start=displace)
+    router.load("typed-decisions")
+    assert builds.alive[-1][0] is False
