@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from redis.exceptions import NoScriptError
 
-from producer.failover import raise_if_moved
+from producer.failover import Moved, raise_if_moved
 
 STORE: Final = """#!lua flags=allow-oom
 -- Store a result and tell its subscribers, unless a success is stored already. Also when memory is full: a result is
@@ -188,7 +188,7 @@ class ResultWriter:
         """Raise a write's error as this thread's own: many that share one would share its traceback."""
         try:
             raise_if_moved(error)
-        except ConnectionError:
+        except Moved:
             self._client().connection_pool.disconnect()
             raise
         try:

@@ -8,6 +8,7 @@ unacknowledged records and bindings keep kombu's layout, so that stock Celery wo
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any, Final
@@ -16,9 +17,9 @@ from kombu.log import get_logger
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.json import dumps
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
-from producer.failover import raise_if_moved
+from producer.failover import PrimaryConnection, SecurePrimaryConnection
 from producer.transport_message import MalformedMessage, Message, Taken
 from producer.transport_records import QoS, Records
 from producer.transport_surface import check_installed_kombu
@@ -40,6 +41,8 @@ class Channel(stock.Channel):
 
     QoS = QoS
     Message = Message
+    connection_class: Any = PrimaryConnection
+    connection_class_ssl: Any = SecurePrimaryConnection
 
     malformed_key = "laya.malformed"
     """List of messages that are no messages (not JSON, no delivery tag), newest first, at most a thousand."""
@@ -82,8 +85,6 @@ class Channel(stock.Channel):
                 getattr(pipe, name)(*arguments)
             replies = pipe.execute(raise_on_error=False)
         for reply in replies[:required]:  # a ring that failed costs a second, and is no reason to publish again
-            if isinstance(reply, ResponseError):
-                raise_if_moved(reply)
             if isinstance(reply, Exception):
                 raise reply
 
@@ -97,6 +98,13 @@ class Channel(stock.Channel):
             if isinstance(size, Exception) and not str(size).startswith("WRONGTYPE"):
                 raise size
         return sum(size for size in sizes if isinstance(size, int))
+
+    def _queue_bind(self, exchange: str, *binding: Any) -> None:
+        """Write a binding down. On a full server that stays undone: a worker must start to empty it."""
+        try:
+            super()._queue_bind(exchange, *binding)
+        except OutOfMemoryError as error:
+            logger.warning("a binding of the exchange %r could not be written: %s", exchange, error)
 
     # --- consuming ---
 
@@ -252,7 +260,7 @@ class Poller(stock.MultiChannelPoller):
 
 
 class Transport(stock.Transport):
-    """`redis://` and `rediss://`."""
+    """`redis://`."""
 
     Channel = Channel
 
@@ -260,10 +268,19 @@ class Transport(stock.Transport):
     malformed = 0
     """Malformed messages that this connection has set aside."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """See kombu's transport."""
-        super().__init__(*args, **kwargs)
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        """See kombu's transport.
+
+        Raises:
+            ValueError: the connection has several URLs, of which kombu would serve the others by its own transport.
+        """
+        super().__init__(client, **kwargs)
+        self._check_urls(client)
         self.cycle: Any = Poller()
+
+    def _check_urls(self, client: Any) -> None:
+        if len(client.alt) > 1:
+            raise ValueError("broker URL: expected one server, found several; sentinel:// takes a list of sentinels")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Join a worker's event loop."""
@@ -276,11 +293,26 @@ class Transport(stock.Transport):
         self.in_event_loop = False
 
 
+class SecureTransport(Transport):
+    """`rediss://`. kombu knows by the name of its own transport that this is TLS; this one says it itself."""
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        """See kombu's transport. Verifies the server's certificate unless the connection's options say otherwise."""
+        super().__init__(client, **kwargs)
+        client.ssl = client.ssl or {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+
+
 class SentinelChannel(Channel, stock.SentinelChannel):
     """A channel whose server is the primary that Redis Sentinel names."""
+
+    connection_class = stock.SentinelChannel.connection_class
+    connection_class_ssl = stock.SentinelChannel.connection_class_ssl
 
 
 class SentinelTransport(Transport, stock.SentinelTransport):
     """`sentinel://`."""
 
     Channel = SentinelChannel
+
+    def _check_urls(self, client: Any) -> None:
+        client.cycle = None  # the list is of sentinels, all asked by redis-py: there is no next broker to go on with

@@ -1,17 +1,48 @@
-"""Which transport carries a broker URL's messages. Says it by name, so that an app's settings import none of it."""
+"""Which transport carries a broker URL's messages, and how it is secured. Says it by name, so that an app's settings
+import none of it.
+"""
 
 from __future__ import annotations
+
+import ssl
+from typing import Any, Final
+
+TRANSPORTS: Final = {
+    "redis": "producer.transport:Transport",
+    "rediss": "producer.transport:SecureTransport",
+    "sentinel": "producer.transport:SentinelTransport",
+}
+"""Import paths by URL scheme."""
 
 
 def transport_for(url: str) -> str:
     """What `broker_transport` is for a broker URL, as an import path.
 
     Raises:
-        ValueError: a scheme that is not `redis`, `rediss` or `sentinel`.
+        ValueError: a scheme that is not `redis`, `rediss` or `sentinel`, or several servers without sentinels.
     """
+    from kombu.connection import resolve_aliases  # noqa: PLC0415 - settings are read before kombu is needed
+
     scheme = url.partition("://")[0]
-    if scheme in {"redis", "rediss"}:
-        return "producer.transport:Transport"
-    if scheme == "sentinel":
-        return "producer.transport:SentinelTransport"
-    raise ValueError(f"broker URL scheme {scheme!r}: expected redis://, rediss:// or sentinel://")
+    if scheme not in TRANSPORTS:
+        raise ValueError(f"broker URL scheme {scheme!r}: expected redis://, rediss:// or sentinel://")
+    if ";" in url and scheme != "sentinel":
+        # kombu would go on with its own transport for the next server of the list.
+        raise ValueError("broker URL: expected one server, found several; sentinel:// takes a list of sentinels")
+    # In logs, in `celery report` and for Flower, a connection is what its URL says.
+    resolve_aliases.update({path: name for name, path in TRANSPORTS.items()})
+    return TRANSPORTS[scheme]
+
+
+def tls_for(url: str) -> dict[str, Any] | None:
+    """What `broker_use_ssl` and `redis_backend_use_ssl` are for a URL: None where it asks for no TLS.
+
+    Options come from the URL's query (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`); certificates are
+    verified unless it says otherwise.
+    """
+    if not url.startswith("rediss://"):
+        return None
+    from kombu.utils.url import parse_url  # noqa: PLC0415
+
+    options: dict[str, Any] = parse_url(url).get("ssl") or {}
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **options}

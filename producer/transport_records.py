@@ -15,9 +15,7 @@ from kombu.log import get_logger
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
-from redis.exceptions import ResponseError
 
-from producer.failover import raise_if_moved
 from producer.transport_message import Taken
 from producer.transport_scripts import ORPHAN, RESTORE, SET_ASIDE
 
@@ -73,7 +71,6 @@ class Records:
 
         Raises:
             redis.exceptions.RedisError: as the server or the connection has it.
-            Moved: the server is a replica now.
         """
         tags = self._drain()
         if not tags:
@@ -84,10 +81,8 @@ class Records:
                 pipe.zrem(channel.unacked_index_key, *tags)
                 pipe.hdel(channel.unacked_key, *tags)
                 pipe.execute()
-        except BaseException as error:
+        except BaseException:
             self._noted.extendleft(tags)
-            if isinstance(error, ResponseError):
-                raise_if_moved(error)
             raise
 
     def carry(self) -> list[Tag]:

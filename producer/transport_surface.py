@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
+from kombu import connection
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 
@@ -26,10 +27,12 @@ SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
             *("unacked_key", "unacked_index_key", "active_queues", "client", "conn_or_acquire", "close"),
             *("_brpop_start", "_brpop_read", "_brpop_sent_at", "_in_poll", "_flush_brpop_reauth"),
             *("_basic_cancel", "_create_client", "_after_fork", "_on_connection_disconnect"),
+            *("_queue_bind", "_size", "connection_class", "connection_class_ssl"),
             *("_put", "_lookup", "_q_for_pri", "_get_message_priority", "_maybe_update_queues_expire"),
         ),
     ),
     (stock.SentinelChannel, ("_get_pool",)),
+    (connection, ("resolve_aliases",)),
     (virtual.Transport, ("_callbacks", "_deliver")),
     (stock.Transport, ("Channel", "close_connection", "register_with_event_loop")),
     (stock.MultiChannelPoller, ("on_poll_start", "on_readable")),

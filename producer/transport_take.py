@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from kombu.log import get_logger
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from producer.failover import raise_if_moved
 from producer.transport_message import MalformedMessage, Taken
 from producer.transport_scripts import TAKE, TAKE_SHA
 
@@ -200,16 +199,11 @@ class Taker:
             channel.records.acknowledge(tag)
 
     def _refused(self, error: ResponseError) -> None:
-        """Decide what a refused command means: a script to send again, a server to leave, or a pause."""
+        """Decide what a refused command means: a script to send again, or a pause."""
         self._next = "take"
         if isinstance(error, NoScriptError):
             self._script_known = False
             return
-        try:
-            raise_if_moved(error)
-        except ConnectionError:
-            self._channel.client.connection.disconnect()
-            raise
         self._paused_until = monotonic() + PAUSE_S
         hint = " (it needs Redis 7 or Valkey)" if "ompiling script" in str(error) else ""
         self._complain("the broker refused a command, trying again every second: %s", f"{error}{hint}")

@@ -249,7 +249,7 @@ def test_a_server_that_became_a_replica_is_a_connection_error_and_the_next_try_c
         client.replicaof(primary.host, primary.port)
         try:
             before = client.client_id()
-            with pytest.raises(ConnectionError, match="no primary any more"):
+            with pytest.raises(redis.ConnectionError, match="no primary any more"):
                 writer.write("k", meta("SUCCESS"), 100)
             assert client.client_id() != before
         finally:
