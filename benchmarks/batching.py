@@ -154,6 +154,36 @@ def _rate(ask: Callable[[str], Any], states: Sequence[str]) -> float:
         return len(states) / (time.perf_counter() - started)
 
 
+def plot(path: Path, directory: Path, requests: int) -> None:
+    """Draw rows a second over callers, shared and one at a time, as a PNG."""
+    from benchmarks.plots import lines  # noqa: PLC0415  # matplotlib is for those who ask for a picture
+
+    callers = (1, 2, 4, 8, 16, 32, 64)
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for name, batching in (("shared passes", Batching(max_rows=ROWS_A_PASS)), ("one at a time", None)):
+        router = simulated(directory, f"plot-{name}", batching)
+        curves[name] = []
+        for number in callers:
+            count = min(requests, 30 * number)
+            schemas = [schema(place) for place in range(count)]
+
+            def ask(place: int, router: laya.Router = router, schemas: list[dict[str, Any]] = schemas) -> None:
+                router.predict(f"request {place}", schemas[place], model="english")
+
+            with ThreadPoolExecutor(number) as pool:
+                started = time.perf_counter()
+                list(pool.map(ask, range(count)))
+                curves[name].append((number, count * QUESTIONS_A_REQUEST / (time.perf_counter() - started)))
+    lines(
+        path,
+        "Rows a second on a simulated device (5 ms a pass, 0.5 ms a row, 32 rows a pass)",
+        "callers at a time, each with four questions of its own",
+        "rows a second",
+        curves,
+        {"the device's ceiling": CEILING},
+    )
+
+
 def main() -> int:
     """Measure, print, save."""
     parser = arguments(__doc__)
@@ -169,9 +199,7 @@ def main() -> int:
         for dtype in ("fp32", "bf16"):
             figures += real_encoder(directory, 40 if options.quick else 300, dtype)
         if options.plot:
-            from benchmarks.plots import rows_over_callers  # noqa: PLC0415  # matplotlib is asked for by --plot alone
-
-            rows_over_callers(options.plot, directory, CEILING)
+            plot(options.plot, directory, requests)
     return report("Shared forward passes", figures, options.json)
 
 

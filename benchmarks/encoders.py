@@ -52,8 +52,8 @@ def write_random_checkpoint(directory: Path, *, hidden: int = 384, layers: int =
         (directory / part).mkdir(parents=True, exist_ok=True)
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *WORDS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[attr-defined]  # a property in Rust
-    PreTrainedTokenizerFast(
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
     ).save_pretrained(directory / "tokenizer")

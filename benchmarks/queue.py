@@ -1,8 +1,8 @@
 """Requests through the queue to one worker: shared passes against one request at a time, and what our layer costs.
 
 The device is simulated (5 ms a pass, 0.5 ms a row, at most 32 rows a pass); each request has four questions of its own.
-`python -m benchmarks.queue [--json FILE] [--peer PYTHON] [--quick]`, where PYTHON is an interpreter whose environment has
-celery, redis and the PyPI package `laya`: it is then given requests too, one `predict` a task.
+`python -m benchmarks.queue [--json FILE] [--peer PYTHON] [--quick]`, where PYTHON is an interpreter whose environment
+has celery, redis and the PyPI package `laya`: it is then given requests too, one `predict` a task.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def main() -> int:
         room = Path(scratch)
         costly = write_checkpoint(room / "simulated", pass_ms=PASS_MS, row_ms=ROW_MS)
         free = write_checkpoint(room / "free", pass_ms=0, row_ms=0)
-        benches = [
+        benches = (
             Bench(server, room, f"english={costly},multilingual={costly}"),
             Bench(other, room, f"english={free},multilingual={free}"),
-        ]
-        figures = figures_of(*benches, number)
+        )
+        figures = figures_of(benches[0], benches[1], number)
         if options.peer:
             from benchmarks.peer import peer_figures  # noqa: PLC0415  # only those who have the peer
 

@@ -33,7 +33,7 @@ class Bench:
         self.server, self.scratch, self.checkpoints = server, scratch, checkpoints
         self._app_module = app
         self.client = redis.Redis.from_url(server.url)
-        self.app = PredictionApp(ProducerSettings(broker_url=server.url, checkpoints=checkpoints))  # type: ignore[arg-type]  # parsed from the text
+        self.app = PredictionApp(ProducerSettings(broker_url=server.url, checkpoints=checkpoints))
         self.submit_prediction: SubmitPrediction
         self.submit_predictions: SubmitPredictions
         self.submit_prediction, self.submit_predictions = register(self.app)
@@ -77,8 +77,8 @@ class Bench:
         queues = [
             name for name in self.client.keys("laya*") if self.client.type(name) == b"list" and b"bell" not in name
         ]
-        unacknowledged: int = self.client.hlen("unacked")  # type: ignore[assignment]  # not an awaitable here
-        return unacknowledged + sum(self.client.llen(name) for name in queues)  # type: ignore[misc]
+        unacknowledged: int = self.client.hlen("unacked")
+        return unacknowledged + sum(self.client.llen(name) for name in queues)
 
     def drain(self, process: psutil.Process, number: int) -> tuple[float, float]:
         """Wait until the queues are empty; (messages a second, CPU seconds a message) of the worker."""
