@@ -14,7 +14,7 @@ from celery import Celery
 from producer.checkpoints import QUEUE_PREFIX
 from producer.request import BatchItem, PredictionRequest
 from producer.settings import ProducerSettings
-from producer.transport_name import tls_for, transport_for
+from producer.transport_name import store_for, tls_for, transport_for
 
 # One list in Redis for each step and queue. These are kombu's own, so that a stock worker beside ours reads
 # every list that we write; a priority counts as the step below it, and 0 goes first.
@@ -83,7 +83,8 @@ def celery_settings(settings: ProducerSettings) -> dict[str, Any]:
         "broker_transport": transport_for(settings.broker_url),
         "broker_use_ssl": tls_for(settings.broker_url),
         "redis_backend_use_ssl": tls_for(settings.results),
-        "result_backend": f"producer.results:ResultStore+{settings.results}",
+        "result_backend": f"{store_for(settings.results)}+{settings.results}",
+        "result_backend_transport_options": {"master_name": settings.sentinel_master},
         "result_backend_thread_safe": True,
         "result_expires": settings.result_ttl,
         "task_serializer": "json",
@@ -101,6 +102,7 @@ def celery_settings(settings: ProducerSettings) -> dict[str, Any]:
         "worker_send_task_events": True,
         "broker_connection_retry_on_startup": True,
         "broker_transport_options": {
+            "master_name": settings.sentinel_master,
             "visibility_timeout": settings.visibility_timeout,
             "priority_steps": list(PRIORITY_STEPS),
             "socket_connect_timeout": _PATIENCE_SECONDS,

@@ -155,3 +155,7 @@ class ResultStore(celery_redis.RedisBackend):
     def writer(self) -> ResultWriter:
         """What carries the results of this process to the server."""
         return ResultWriter(lambda: self.client)
+
+
+class SentinelResultStore(ResultStore, celery_redis.SentinelBackend):
+    """The same on the primary that Redis Sentinel names."""

@@ -26,9 +26,12 @@ class ProducerSettings(BaseSettings):
     broker_url: str = Field(
         "redis://127.0.0.1:6379/0",
         repr=False,
-        description="Server that carries requests: `redis://` or `rediss://`.",
+        description="Server that carries requests: `redis://`, `rediss://` or `sentinel://`.",
     )
     result_url: str | None = Field(None, repr=False, description="Server that keeps results; the broker's if unset.")
+    sentinel_master: str = Field(
+        "mymaster", description="Name by which the sentinels of a `sentinel://` URL know the server."
+    )
     checkpoints: Annotated[tuple[CheckpointSource, ...], NoDecode] = Field(
         BUILT_IN,
         description="Registered checkpoints: `english=/path,multilingual=repo:subfolder@revision,small`.",

@@ -1,5 +1,6 @@
-"""Which transport carries a broker URL's messages, and how it is secured. Says it by name, so that an app's settings
-import none of it.
+"""Which of our classes serve a broker's and a result store's URL, and how it is secured.
+
+They are named, not imported: an app's settings are read long before anybody connects.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ def transport_for(url: str) -> str:
     # In logs, in `celery report` and for Flower, a connection is what its URL says.
     resolve_aliases.update({path: name for name, path in TRANSPORTS.items()})
     return TRANSPORTS[scheme]
+
+
+def store_for(url: str) -> str:
+    """Which class keeps results at a URL, as an import path."""
+    return "producer.results:SentinelResultStore" if url.startswith("sentinel://") else "producer.results:ResultStore"
 
 
 def tls_for(url: str) -> dict[str, Any] | None:

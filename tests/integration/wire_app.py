@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
 from producer.app import celery_settings
 from producer.settings import ProducerSettings
@@ -36,6 +37,7 @@ def make_app(url: str, kind: str = "ours", **changes: Any) -> Celery:
     app.conf.update(changes)
     app.steps["consumer"].add(RoomStep)
     register(app)
+    register_deaths(app)
     return app
 
 
@@ -75,6 +77,26 @@ def register(app: Celery) -> None:
         if not self.request.retries:
             raise self.retry()
         return int(self.request.retries)
+
+
+def register_deaths(app: Celery) -> None:
+    @app.task(name="die_once", shared=False, bind=True)
+    def die_once(self: Any) -> str:
+        """End the worker as a crash would, the first time."""
+        if self.backend.client.set(f"died:{self.request.id}", 1, nx=True):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str(self.request.id)
+
+    @app.task(name="die_with_result", shared=False, bind=True)
+    def die_with_result(self: Any) -> str:
+        """End the worker when the result is stored and the message not yet acknowledged, the first time."""
+        self.backend.client.rpush("runs", str(self.request.id))
+        return str(self.request.id)
+
+    @signals.task_postrun.connect(sender=die_with_result, weak=False)
+    def die(task_id: str, **_: Any) -> None:
+        if app.backend.client.set(f"died:{task_id}", 1, nx=True):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 if url := os.environ.get("WIRE_URL"):
