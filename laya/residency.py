@@ -285,14 +285,24 @@ class Residency:
 
 def _again(error: BaseException) -> Any:
     """The same error for another thread to raise: two threads must not share one traceback."""
-    try:
-        fresh = copy.copy(error)
-    except Exception:  # noqa: BLE001  # an error class whose arguments do not rebuild it
-        fresh = RuntimeError(f"{type(error).__name__}: {error}")
+    fresh: Any = RuntimeError(f"{type(error).__name__}: {error}")
+    for rebuild in (copy.copy, _rebuild_without_init):
+        try:
+            fresh = rebuild(error)
+            break
+        except Exception:  # noqa: BLE001, S112  # an error class whose arguments do not rebuild it
+            continue
     if hasattr(error, "__notes__"):
         fresh.__notes__ = list(error.__notes__)  # a copy shares the list, and others add to it
     fresh.__traceback__ = None
     fresh.__cause__ = error
+    return fresh
+
+
+def _rebuild_without_init(error: BaseException) -> BaseException:
+    """A copy for a class whose constructor wants more than the arguments that an error keeps."""
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.__dict__.update(vars(error))
     return fresh
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from laya import Agent, BaseHook, PredictContext, Router
+from laya.batching import Batching
 from tests.lifecycle.recording import DEADLINE_S, QUESTIONS, STATE, At, Recorder, assert_same, watch
 
 MakeRouter = Callable[..., Router]
@@ -19,6 +20,8 @@ MakeAgent = Callable[..., Agent]
 
 THREADS = 32
 ROUNDS = 3
+
+EACH_WAY_OF_PASSES = pytest.mark.parametrize("batching", [None, Batching()], ids=["own passes", "shared passes"])
 
 
 class Witness(BaseHook):
@@ -56,9 +59,12 @@ def in_threads(work: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(at_once, range(THREADS)))
 
 
-def test_32_threads_on_one_agent_get_the_answers_of_one_thread_and_contexts_never_mix(make_agent: MakeAgent) -> None:
+@EACH_WAY_OF_PASSES
+def test_32_threads_on_one_agent_get_the_answers_of_one_thread_and_contexts_never_mix(
+    make_agent: MakeAgent, batching: Batching | None
+) -> None:
     witness = Witness()
-    agent = make_agent(hooks=witness)
+    agent = make_agent(hooks=witness, batching=batching)
     calls = variations(THREADS)
     want = [agent.predict(**call) for call in calls]
     for _ in range(ROUNDS):
@@ -69,11 +75,12 @@ def test_32_threads_on_one_agent_get_the_answers_of_one_thread_and_contexts_neve
     assert len(witness.calls) == THREADS * (ROUNDS + 1)
 
 
+@EACH_WAY_OF_PASSES
 def test_32_threads_on_one_router_get_the_answers_of_one_thread_and_contexts_never_mix(
-    make_router: MakeRouter,
+    make_router: MakeRouter, batching: Batching | None
 ) -> None:
     witness = Witness()
-    router = make_router(hooks=witness, max_loaded=3)
+    router = make_router(hooks=witness, max_loaded=3, agent_kwargs={"batching": batching})
     names = ["english", "multilingual", "typed-decisions"]
     calls = [call | {"model": names[n % 3]} for n, call in enumerate(variations(THREADS))]
     want = [router.predict(**call) for call in calls]

@@ -142,7 +142,8 @@ def test_the_cache_never_keeps_an_error(agent: Agent) -> None:
 
 def test_the_cache_does_not_keep_a_hit_of_a_group_that_failed(router: Router) -> None:
     cache = example("cache").Cache()
-    requests = [{"state": STATE, "questions": questions, "model": "ml"} for questions in (QUESTIONS, {"q": {}})]
+    asked: list[dict[str, Any]] = [QUESTIONS, {"q": {}}]
+    requests = [{"state": STATE, "questions": questions, "model": "ml"} for questions in asked]
     with pytest.raises(ValueError, match="question"):
         router.predict_batch(requests, hooks=cache)
     assert len(cache) == 0

@@ -31,7 +31,7 @@ HOOKS = ROOT / "docs" / "hooks.md"
 PAGES = [ENGLISH, GERMAN, HOOKS]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
-CALLS = [
+CALLS: list[Any] = [
     Agent.__init__,
     Agent.predict_batch,
     Agent.system_one,

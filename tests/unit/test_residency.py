@@ -160,6 +160,44 @@ def test_a_failed_build_is_remembered_for_a_short_time_and_then_tried_again() ->
     assert residency.names == ["a"]
 
 
+class NeedsMore(Exception):
+    """An error that cannot be rebuilt from its arguments."""
+
+    def __init__(self, message: str, *, response: object) -> None:
+        super().__init__(message)
+        self.response = response
+
+
+def noted(error: Exception) -> Exception:
+    error.add_note("said where it was raised")
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        noted(ValueError("checkpoint refused")),
+        noted(FileNotFoundError(2, "No such file", "/models/english")),
+        noted(NeedsMore("gated repository", response=object())),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_remembered_failure_is_raised_as_what_it_was(error: Exception) -> None:
+    residency = Residency(1, on_change=Seen(), clock=Clock())
+
+    def broken() -> Thing:
+        raise error
+
+    raised = []
+    for _ in range(3):
+        with pytest.raises(type(error)) as caught:
+            residency.get("a", broken)
+        raised.append(caught.value)
+    assert len(set(map(id, raised))) == 3
+    assert {(str(one), *map(str, one.args)) for one in raised} == {(str(error), *map(str, error.args))}
+    assert [len(getattr(one, "__notes__", [])) for one in raised] == [1, 2, 2], "notes must not pile up"
+
+
 def test_forgetting_a_failure_lets_the_next_load_try_at_once() -> None:
     residency = Residency(1, on_change=Seen(), clock=Clock())
 
