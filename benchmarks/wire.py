@@ -22,6 +22,7 @@ from worker.server import EmbeddedServer
 ROOT = Path(__file__).resolve().parents[1]
 RESULT_KEY = "celery-task-meta-"
 EXIT_S = 30.0
+FILL_BYTES = 1_000_000  # in one pipeline
 
 
 class Side:
@@ -39,7 +40,7 @@ class Side:
     def __enter__(self) -> Self:
         """Start the server, and connect to it."""
         self.server.start()
-        self.client = redis.Redis.from_url(self.server.url)
+        self.client: Any = redis.Redis.from_url(self.server.url)
         self.app = make_app(self.server.url, self.kind, self._visibility)
         return self
 
@@ -110,16 +111,14 @@ class Side:
         model = self.client.lpop("model").decode()
         tag = json.loads(model)["properties"]["delivery_tag"]
         ids = [str(uuid.uuid4()) for _ in range(count)]
-        with self.client.pipeline(transaction=False) as pipe:
-            for number, task_id in enumerate(ids):
-                queue = queues[number % len(queues)]
-                text = (
-                    model.replace("TASK-ID", task_id).replace(tag, str(uuid.uuid4())).replace('"model"', f'"{queue}"')
-                )
-                pipe.lpush(queue, text)
-                if len(pipe) >= 500:
-                    pipe.execute()
-            pipe.execute()
+        together = max(1, FILL_BYTES // len(model))
+        for first in range(0, count, together):
+            with self.client.pipeline(transaction=False) as pipe:
+                for number, task_id in enumerate(ids[first : first + together], first):
+                    queue = queues[number % len(queues)]
+                    text = model.replace("TASK-ID", task_id).replace(tag, str(uuid.uuid4()))
+                    pipe.lpush(queue, text.replace('"model"', f'"{queue}"'))
+                pipe.execute()
         return ids
 
     def answered(self, ids: Sequence[str]) -> int:

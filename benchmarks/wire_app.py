@@ -35,11 +35,11 @@ def make_app(url: str, kind: str, visibility_timeout: int = 120) -> Celery:
         app.conf.update(broker_transport=None, result_backend=url)
     app.steps["consumer"].add(RoomStep)
 
-    @app.task(name="noop", shared=False)
+    @app.task(name="noop", shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def noop(_: Any = None) -> None:
         """Nothing: what is measured is the way there and back."""
 
-    @app.task(name="nap", shared=False)
+    @app.task(name="nap", shared=False)  # type: ignore[untyped-decorator]
     def nap(seconds: float) -> None:
         time.sleep(seconds)
 
