@@ -161,13 +161,13 @@ def _only_builder(target: Path) -> Iterator[None]:
     """Wait until no other process builds `target`. The lock goes with its holder, however that ends."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / f"{target.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-    except PermissionError as error:
-        raise PermissionError(
-            error.errno, f"the small checkpoints cannot be written to {target.parent}: set LAYA_CACHE_DIR"
-        ) from error
+        lock = (target.parent / f"{target.name}.lock").open("w")
+    except OSError as error:
+        why = f"the small checkpoints cannot be kept in {target.parent} ({error.strerror}): set LAYA_CACHE_DIR"
+        raise OSError(error.errno, why) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _build_into(name: str, files: Mapping[str, bytes], target: Path) -> None:
