@@ -207,8 +207,8 @@ class Demo:
             if self._restarts[member.name] < RESTARTS:
                 self._restarts[member.name] += 1
                 self._tell(
-                    f"worker {member.name} {member.end}: starting it again. What it had taken is answered by "
-                    f"whoever is first, within {VISIBILITY_SECONDS} s or so."
+                    f"worker {member.name} {member.end}: starting it again. "
+                    f"What it had taken returns to the queue within {VISIBILITY_SECONDS} s or so."
                 )
                 self._fleet.restart(member)
             elif len(fallen) == len(WORKERS):

@@ -90,21 +90,28 @@ def run(fleet: LocalFleet, app: PredictionApp, interrupts: Interrupts) -> int:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=out, transient=True) as progress:
-        bar = progress.add_task("starting two workers", total=None)
-        course = Demo(fleet, app, interrupts, tell=say, on_reply=lambda: progress.advance(bar))
-        try:
+    progress = Progress(*columns, console=out, transient=True)
+    bar = progress.add_task("starting two workers", total=None)
+    course = Demo(
+        fleet,
+        app,
+        interrupts,
+        tell=lambda line: progress.console.print(Text(line, style="yellow")),  # above the bar, not through it
+        on_reply=lambda: progress.advance(bar),
+    )
+    try:
+        with progress:
             course.start_workers(app.settings.names)
             progress.reset(bar, total=len(TICKETS), description="asking")
             started = time.monotonic()
             course.run(TICKETS, lambda ticket: submit.delay(ticket.text, TRIAGE))
             took = time.monotonic() - started
             summaries = course.summaries()
-        except DemoFailed as error:
-            raise CommandError(str(error), Code.UNAVAILABLE) from None
-        except Stopped as stopped:
-            say(f"{stopped}: stopping; {len(course.replies)} of {len(TICKETS)} tickets were answered")
-            return 0
+    except DemoFailed as error:
+        raise CommandError(str(error), Code.UNAVAILABLE) from None
+    except Stopped as stopped:
+        say(f"{stopped}: stopping; {len(course.replies)} of {len(TICKETS)} tickets were answered")
+        return 0
     show(course.replies, summaries, took)
     return sum(reply.error is not None for reply in course.replies)
 
