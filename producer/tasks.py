@@ -42,6 +42,7 @@ from producer.request import (
     shown_options,
     summary,
 )
+from producer.shown import Shown, plain
 
 _ADDRESSED = {"queue", "exchange", "routing_key"}
 
@@ -78,7 +79,8 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
             InvalidRequest, UnknownCheckpoint, PayloadTooLarge: it cannot be asked; nothing was published.
             BrokerUnavailable: the broker could not be reached within two seconds.
         """
-        submission = self.submission(args, kwargs)
+        # In a chain, or as a link, a worker publishes the answer of one task as an argument of the next.
+        submission = self.submission([plain(arg) for arg in args or ()], kwargs)
         if not options.keys() & _ADDRESSED:
             options["queue"] = queue_of(submission.checkpoint)
         options["headers"] = {**(options.get("headers") or {}), SCHEMA_HEADER: SCHEMA}
@@ -102,6 +104,10 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
                 "publish with `.delay`, or install answers with `producer.testing.answering`"
             )
         return self.app.service
+
+    def result(self, results: Any) -> Any:
+        """What the task returns: in a worker behind a repr that logs and events may show."""
+        return results if self.request.is_eager else Shown(results)
 
     def deadline(self) -> float | None:
         """The Unix time at which the running message expires.
@@ -172,17 +178,17 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     """Define both tasks on an app."""
 
     @on.task(base=SubmitPrediction, bind=True, name="laya.submit_prediction")  # type: ignore[untyped-decorator]
-    def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> Any:
         """Answer questions about a state: `(state, questions, **options)`."""
         deadline = self.deadline()
-        return self.service().predict(read_call(args, kwargs), deadline)
+        return self.result(self.service().predict(read_call(args, kwargs), deadline))
 
     @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions")  # type: ignore[untyped-decorator]
-    def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
         deadline = self.deadline()
         items = check_batch(read_batch(args, kwargs), self.app.settings.max_payload)
-        return self.service().predict_many(items, deadline)
+        return self.result(self.service().predict_many(items, deadline))
 
     return submit_prediction, submit_predictions
 

@@ -178,16 +178,23 @@ def test_the_caller_s_timeout_is_a_deadline_exceeded_and_leaves_nothing_behind(
 def test_events_and_messages_carry_no_text_of_a_state(
     backend: Backend, client: redis.Redis, worker: WorkerProcess, questions: dict[str, Any]
 ) -> None:
-    secret = "Xanadu-4711"
+    secret = "Xanadu"
+    state = (
+        "I was charged twice for one order, please help me with this now.\n"
+        f"Bitte erstatten Sie mir für {secret} den doppelten Betrag zurück."
+    )
     seen: list[Any] = []
     with backend.app.connection_for_read() as connection:
         receiver = backend.app.events.Receiver(connection, handlers={"*": seen.append})
         capture = receiver.itercapture(limit=None, timeout=30, wakeup=False)
         next(capture)
-        backend.predict(f"{secret} is charged twice", questions, model="english")
+        result = backend.predict(state, questions)
         while not any(event["type"] == "task-succeeded" for event in seen):
             next(capture)
     received = next(event for event in seen if event["type"] == "task-received")
-    assert received["args"] == "(text of 28 characters; team, urgency, angry)"
+    assert received["args"] == f"(text of {len(state)} characters; team, urgency, angry)"
+    assert secret in result["routing"]["detection"]["mixed_segment"], "the result itself quotes the state"
+    succeeded = next(event for event in seen if event["type"] == "task-succeeded")
+    assert succeeded["result"].startswith("team=")
     assert secret not in json.dumps(seen)
     assert secret not in worker.text()
