@@ -38,13 +38,13 @@ class Size:
     idle_s: float
     tasks: int
     kills: int
-    server_kills: int
+    server_kills: tuple[int, ...]
 
 
 FULL = Size(
-    rounds=5, noops=4000, waiting=100_000, huge=150, alone=400, idle_s=20.0, tasks=12_000, kills=30, server_kills=5
+    rounds=5, noops=4000, waiting=100_000, huge=150, alone=400, idle_s=20.0, tasks=12_000, kills=30, server_kills=(0, 5)
 )
-QUICK = Size(rounds=1, noops=400, waiting=2000, huge=10, alone=20, idle_s=2.0, tasks=500, kills=2, server_kills=1)
+QUICK = Size(rounds=1, noops=400, waiting=2000, huge=10, alone=20, idle_s=2.0, tasks=300, kills=1, server_kills=(1,))
 
 
 # --- what is lost ---
@@ -76,9 +76,10 @@ def lost(side: Side, tasks: int, kills: int, server_kills: int) -> int:
 
 
 def losses(home: Path, size: Size) -> list[Figure]:
-    """Kills of workers, then of workers and the server."""
+    """Kills of workers, and of workers and the server."""
     figures = []
-    for server_kills, what in ((0, "worker"), (size.server_kills, f"worker, and the server {size.server_kills} times")):
+    for server_kills in size.server_kills:
+        what = f"worker, {server_kills} of the server" if server_kills else "worker"
         for kind in KINDS:
             with Side(kind, home / f"kills{server_kills}", visibility_timeout=5, durable=bool(server_kills)) as side:
                 missing = lost(side, size.tasks, size.kills, server_kills)

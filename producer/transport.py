@@ -9,7 +9,8 @@ unacknowledged records and bindings keep kombu's layout, so that stock Celery wo
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final
 
@@ -201,6 +202,15 @@ class Channel(stock.Channel):
         super()._after_fork()
         self._kept_client = None
 
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """A client for commands. One that is used after the channel's end (a late acknowledgement) leaves none open."""
+        try:
+            yield client or self._create_client()
+        finally:
+            if self.closed and not client:
+                self.disconnect()
+
     def _create_client(self, asynchronous: bool = False) -> Any:
         # kombu builds a client object for each command, which was a seventh of a worker's time. This one outlives the
         # channel: what is acknowledged after the channel has lost its server still is.
@@ -251,6 +261,10 @@ class Channel(stock.Channel):
 
 class Poller(stock.MultiChannelPoller):
     """kombu's poller, whose every turn also sends the acknowledgements that no take carries."""
+
+    def get(self, callback: Any, timeout: float | None = None) -> None:
+        """Wait for an event without a loop; a second at most, for nothing may be under way that ends it."""
+        super().get(callback, PAUSE_S if timeout is None else min(timeout, PAUSE_S))
 
     def on_poll_start(self) -> None:
         """Send what is to be sent before waiting."""

@@ -31,7 +31,7 @@ class Taken(dict[str, Any]):
         try:
             return cls(loads(raw))
         except Exception as error:
-            raise MalformedMessage(f"{type(error).__name__}: {error}") from error
+            raise _malformed(error) from error
 
 
 class Message(virtual.Message):
@@ -46,4 +46,8 @@ class Message(virtual.Message):
         try:
             super().__init__(payload, channel=channel, **kwargs)
         except Exception as error:
-            raise MalformedMessage(f"{type(error).__name__}: {error}") from error
+            raise _malformed(error) from error
+
+
+def _malformed(error: Exception) -> MalformedMessage:
+    return MalformedMessage(f"{type(error).__name__}: {error}"[:200])  # an error may quote what it was about

@@ -58,13 +58,8 @@ class Records:
     def acknowledge(self, tag: Tag) -> None:
         """Note an acknowledgement, for the next take or turn of the loop; where there is no loop, send it now."""
         self._noted.append(tag)
-        if self._channel.has_turns:
-            return
-        try:
+        if not self._channel.has_turns:
             self.flush()
-        finally:
-            if self._channel.closed:  # a task that outlived its connection: leave none open behind it
-                self._channel.disconnect()
 
     def flush(self) -> None:
         """Send every noted acknowledgement now. One that could not be sent stays noted.
@@ -215,6 +210,10 @@ class QoS(stock.QoS):
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message: with others, where there is a loop."""
         self.channel.records.acknowledge(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+    def let_go(self, delivery_tag: str) -> None:
+        """Give a message's place to another, and leave its record to the visibility timeout."""
         virtual.QoS.ack(self, delivery_tag)
 
     def takeable(self) -> int:

@@ -35,7 +35,7 @@ SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (connection, ("resolve_aliases",)),
     (virtual.Transport, ("_callbacks", "_deliver")),
     (stock.Transport, ("Channel", "close_connection", "register_with_event_loop")),
-    (stock.MultiChannelPoller, ("on_poll_start", "on_readable")),
+    (stock.MultiChannelPoller, ("get", "on_poll_start", "on_readable")),
 )
 """Class and the names of it that are used or replaced."""
 

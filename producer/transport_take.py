@@ -98,7 +98,7 @@ class Taker:
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Give taken messages to their consumers; what a failing consumer leaves is handed out at the next turn."""
+        """Give taken messages to their consumers; if one raises, the rest is handed out at the next turn."""
         channel = self._channel
         homeless = []
         for queue in dict.fromkeys(queue for queue, *_ in self._taken):
@@ -194,6 +194,15 @@ class Taker:
             channel.connection._deliver(message, queue)
         except MalformedMessage as error:
             channel.records.set_aside(tag, raw, str(error))
+            return
+        except (OSError, RedisError, MemoryError):
+            raise
+        except Exception:
+            if not channel.has_turns:
+                raise
+            # kombu would end the worker, or (after a KeyError) its connection, and the message would find the next.
+            logger.exception("a message of the queue %r could not be handled: it stays on record, to come again", queue)
+            channel.qos.let_go(tag.decode())
             return
         if not message.held:  # a consumer that acknowledges nothing
             channel.records.acknowledge(tag)

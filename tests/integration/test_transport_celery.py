@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -230,6 +233,39 @@ def test_connections_cut_again_and_again_lose_nothing_and_repeat_nothing_that_ru
     assert [result.get(timeout=30) for result in results] == [result.id for result in results]
     wait_until(lambda: settled(client), what="the acknowledgements")
     assert client.llen("runs") == POOL
+
+
+def test_nonsense_of_every_kind_ends_no_worker(app: Celery, client: redis.Redis) -> None:
+    app.tasks["echo"].apply_async((1,), queue="model")
+    model = json.loads(client.lpop("model"))
+    dice = random.Random(4)
+    nonsense = [None, 7, -1.5, "", "x", [], {}, True, [[]], {"a": {}}, "\ud800", 10**40, "base64", "application/json"]
+
+    def spoil(value: Any, depth: int) -> Any:
+        """Replace, remove or keep each part."""
+        if not isinstance(value, dict) or depth == 0:
+            return dice.choice(nonsense) if dice.random() < 0.3 else value
+        return {key: spoil(part, depth - 1) for key, part in value.items() if dice.random() < 0.95}
+
+    for number in range(300):
+        spoilt = spoil(model, dice.choice([1, 2, 3]))
+        if isinstance(properties := spoilt.get("properties"), dict) and dice.random() < 0.9:
+            properties["delivery_tag"] = f"tag{number}"
+        text = json.dumps(spoilt)
+        client.lpush("wire", text[: dice.randrange(len(text))] if dice.random() < 0.1 else text)
+    assert app.tasks["echo"].delay("sense").get(timeout=30) == "sense"
+    assert client.llen("laya.malformed") > 0
+    client.delete("unacked", "unacked_index")  # what Celery fails on would come again and again
+
+
+def test_a_solo_pool_takes_one_at_a_time(
+    app: Celery, client: redis.Redis, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with WireWorker(tmp_path, server.url, "-P", "solo", "-Q", "solo", name="solo"):
+        results = [app.tasks["note"].apply_async((0.01,), queue="solo") for _ in range(20)]
+        assert [result.get(timeout=20) for result in results] == [result.id for result in results]
+        wait_until(lambda: settled(client), what="the acknowledgements")
+    assert {line.split()[2] for line in client.lrange("runs", 0, -1)} == {b"1"}
 
 
 def test_scripts_flushed_and_everything_flushed_are_survived(app: Celery, client: redis.Redis) -> None:

@@ -128,6 +128,39 @@ def test_a_message_acknowledged_after_its_connection_is_gone_is_not_delivered_ag
     assert len(client.client_list()) == connections
 
 
+def test_a_connection_that_kombu_drops_as_silent_loses_no_acknowledgement(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(2))
+    with Loop(server.url, "jobs", prefetch=2) as loop:
+        loop.got(2)
+        client.client_pause(2000, all=False)
+        loop.held[0].ack()
+        assert loop.send() == "take"
+        loop.channel._brpop_sent_at -= 100
+        loop.connection.transport.cycle.maybe_check_brpop_health()
+        assert loop.channel.taker.in_flight is None
+        client.client_unpause()
+        loop.until(lambda: records(client) == (1, 1))
+        publish(ours, "jobs", "more")
+        assert loop.got(3)[-1] == "more"
+
+
+def test_a_late_rejection_leaves_no_connection_open(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(2))
+    loop = Loop(server.url, "jobs")
+    loop.got(2)
+    loop.channel.qos.at_work = lambda: {message.delivery_tag for message in loop.held}
+    loop.close()
+    connections = len(client.client_list())
+    loop.held[0].reject()
+    loop.held[1].requeue()
+    assert (records(client), client.llen("jobs")) == ((0, 0), 1)
+    assert len(client.client_list()) == connections
+
+
 def test_refused_acknowledgements_are_sent_later(
     server: EmbeddedServer, client: redis.Redis, ours: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

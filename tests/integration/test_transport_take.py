@@ -288,6 +288,20 @@ def test_records_of_the_wrong_type_stop_the_taking_and_lose_nothing(
         assert loop.got(1, seconds=3) == ["one"]
 
 
+def test_a_drain_without_a_loop_and_without_an_end_outlives_a_refusal(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    client.set("unacked", "not a hash")
+    publish(ours, "jobs", "one")
+    got: list[Any] = []
+    with ours.Consumer(queue("jobs"), callbacks=[lambda body, message: got.append(body) or message.ack()]):
+        with pytest.raises(TimeoutError):
+            ours.drain_events(timeout=0.2)
+        client.delete("unacked")
+        ours.drain_events()
+    assert got == ["one"]
+
+
 def test_a_consumer_without_acknowledgement_leaves_no_record(
     server: EmbeddedServer, client: redis.Redis, ours: Connection
 ) -> None:
@@ -297,16 +311,37 @@ def test_a_consumer_without_acknowledgement_leaves_no_record(
         loop.until(lambda: client.hlen("unacked") == client.zcard("unacked_index") == 0)
 
 
-def test_a_consumer_that_raises_loses_neither_its_message_nor_the_rest_of_the_take(
-    server: EmbeddedServer, client: redis.Redis, ours: Connection
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, RecursionError])
+def test_a_message_that_its_consumer_cannot_handle_ends_no_worker_and_holds_no_place(
+    error: type[Exception], server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    def fail_once(message: Any) -> None:
+        if message.decode() == 1 and not message.headers.get("redelivered"):
+            raise error("as asked")
+
+    publish(ours, "jobs", *range(5))
+    options = {"visibility_timeout": 1, "unacked_restore_interval": 0.1}
+    with Loop(server.url, "jobs", prefetch=1, on_message=fail_once, **options) as loop:
+        for count in range(1, 6):
+            loop.got(count)
+            if loop.bodies[-1] != 1:
+                loop.held[-1].ack()
+        loop.until(lambda: client.hlen("unacked") == 1)  # it failed, and will come again
+        assert loop.got(6, seconds=4) == [0, 1, 2, 3, 4, 1]
+        loop.held[-1].ack()
+
+
+@pytest.mark.parametrize("error", [MemoryError, ConnectionError, redis.ConnectionError])
+def test_what_is_not_the_message_s_fault_is_raised_and_loses_neither_it_nor_the_rest_of_the_take(
+    error: type[Exception], server: EmbeddedServer, client: redis.Redis, ours: Connection
 ) -> None:
     def fail_at_one(message: Any) -> None:
         if message.decode() == 1:
-            raise RuntimeError("as asked")
+            raise error("as asked")
 
     publish(ours, "jobs", *range(4))
     with Loop(server.url, "jobs", prefetch=4, on_message=fail_at_one) as loop:
-        with pytest.raises(RuntimeError, match="as asked"):
+        with pytest.raises(error, match="as asked"):
             loop.got(4)
         assert loop.bodies == [0, 1]
         loop.hub._loop = None  # a worker would start its loop anew

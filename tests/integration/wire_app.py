@@ -25,7 +25,7 @@ def make_app(url: str, kind: str = "ours", **changes: Any) -> Celery:
     if kind == "stock":
         app.conf.update(broker_transport=None, result_backend=url)
     app.conf.update(
-        task_default_queue="wire",
+        task_default_queue=os.environ.get("WIRE_QUEUE", "wire"),
         task_track_started=False,
         worker_hijack_root_logger=False,
         broker_transport_options={
