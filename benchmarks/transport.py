@@ -66,8 +66,7 @@ def lost(side: Side, tasks: int, kills: int, server_kills: int) -> int:
         time.sleep(moments.uniform(0, 0.02))
         side.kill()
         if server_kills and kill % (kills // server_kills) == 0:
-            side.server.kill()
-            side.server.start()
+            side.crash_server()
         side.start(pool=8)
     until(lambda: side.left() == 0, 120, every=0.2)
     missing = tasks - side.answered(ids)

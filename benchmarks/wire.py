@@ -55,6 +55,13 @@ class Side:
         self.client.close()
         self.server.stop()
 
+    def crash_server(self) -> None:
+        """Kill -9 the server, and start it again with what it has on disk."""
+        self.server.kill()
+        self.server.start()
+        if not until(lambda: not self.client.info("persistence")["loading"], 60):
+            raise RuntimeError("the server has not read its journal within a minute")
+
     # --- worker ---
 
     def start(self, *options: str, pool: int = 32, queues: Sequence[str] = (QUEUE,), quiet: bool = True) -> None:
