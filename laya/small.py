@@ -17,11 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 INSTALL = "pip install 'laya-workers[small]'"
+
+KEPT_UNUSED = 30 * 24 * 3600
+"""Seconds that a folder is kept after it was last asked for: a worker that still runs an older version may reload it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,13 @@ def build(name: str) -> Path:
         OSError: the cache directory cannot be written.
     """
     target = folder(name)
-    if target.is_dir():
-        return target
-    with _only_builder(target):
-        if not target.is_dir():  # another process may have built it meanwhile
-            files = read_package(SOURCES[name])
-            _build_into(name, files, target)
+    if not target.is_dir():
+        with _only_builder(target):
+            if not target.is_dir():  # another process may have built it meanwhile
+                _build_into(name, read_package(SOURCES[name]), target)
+                _forget_unused(name, target.parent)
+    with suppress(OSError):  # a cache that someone else filled may be read-only
+        os.utime(target)
     return target
 
 
@@ -184,6 +188,14 @@ def _build_into(name: str, files: Mapping[str, bytes], target: Path) -> None:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def _forget_unused(name: str, cache: Path) -> None:
+    """Remove folders of this checkpoint that other versions of the library built and that nobody asks for any more."""
+    for other in cache.glob(f"{name}-*"):
+        with suppress(OSError):  # another process may be removing it too
+            if other.is_dir() and time.time() - other.stat().st_mtime > KEPT_UNUSED:
+                shutil.rmtree(other)
 
 
 def main() -> None:

@@ -171,9 +171,26 @@ def test_two_processes_build_one_folder_and_nothing_else_is_left(tmp_path: Path)
     }
 
 
+def test_a_build_removes_what_older_versions_left_unused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAYA_CACHE_DIR", str(tmp_path))
+    unused, recent = tmp_path / "small" / "english-unused", tmp_path / "small" / "english-recent"
+    for path in (unused, recent):
+        path.mkdir(parents=True)
+    os.utime(unused, (0, 0))
+    assert small.build("english").is_dir()
+    assert (unused.exists(), recent.exists()) == (False, True)
+
+
+def test_a_folder_counts_as_used_whenever_it_is_asked_for(agents: dict[str, Agent]) -> None:
+    path = Path(agents["english"].model_id)
+    os.utime(path, (0, 0))
+    small.build("english")
+    assert path.stat().st_mtime > 0
+
+
 def test_a_folder_that_is_there_is_not_built_again(agents: dict[str, Agent]) -> None:
-    before = {name: Path(agent.model_id).stat().st_mtime_ns for name, agent in agents.items()}
-    assert {name: Path(path).stat().st_mtime_ns for name, path in small.checkpoints().items()} == before
+    before = {name: Path(agent.model_id).stat().st_ino for name, agent in agents.items()}
+    assert {name: Path(path).stat().st_ino for name, path in small.checkpoints().items()} == before
     assert small.built() == small.checkpoints()
 
 
