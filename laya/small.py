@@ -24,7 +24,7 @@ from pathlib import Path
 INSTALL = "pip install 'laya-workers[small]'"
 
 KEPT_UNUSED = 30 * 24 * 3600
-"""Seconds that a folder is kept after it was last asked for: a worker that still runs an older version may reload it."""
+"""Seconds that a folder is kept after it was last asked for: a worker of an older version may load it again."""
 
 
 @dataclass(frozen=True, slots=True)
