@@ -1,8 +1,8 @@
 """One checkpoint, ready to answer: the lifecycle of a call around tokenising, one forward pass and decoding.
 
 `predict_batch` is the single implementation; the other calls are it with one state. What a checkpoint is made of is
-`laya.checkpoint`'s, what its kind computes
-`laya.published`'s and `laya.embedding`'s, which checkpoint to use the Router's.
+`laya.checkpoint`'s, what its kind computes `laya.published`'s and `laya.embedding`'s, which checkpoint to use the
+Router's.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Agent(HookRegistry):
 
     def _forward(self, rows: Sequence[Row]) -> list[RowScores]:
         if self.batching is not None:
-            return self.batching.submit(self.checkpoint.kind, rows).result()
+            return self.batching.submit(self.checkpoint.kind, rows, self.checkpoint.on_cpu).result()
         return self.checkpoint.kind.forward(rows)
 
     def _decode_answers(

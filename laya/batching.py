@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from laya.passes import LOOK_AHEAD, MAX_ROWS, MAX_TOKENS, MAX_WASTE, PassLimits, choose_pass
+from laya.residency import free_memory
 from laya.rows import Kind, Row, RowScores
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class DeadlinePassed(TimeoutError):
 
 @contextmanager
 def answer_by(deadline: float | None) -> Iterator[None]:
-    """Give calls in this block until `deadline` (`time.monotonic()` seconds): then a `DeadlinePassed`"""
+    """Give calls in this block until `deadline` (`time.monotonic()` seconds; None: no end), then a `DeadlinePassed`."""
     token = _deadline.set(deadline)
     try:
         yield
@@ -98,6 +99,7 @@ class _Waiting:
     call: _Call
     place: int
     since: float
+    on_cpu: Callable[[], Kind] | None
 
 
 class Pending:
@@ -163,8 +165,14 @@ class Batching:
         self._devices: dict[str, _Device] = {}
         self._lock = threading.Lock()
 
-    def submit(self, kind: Kind, rows: Sequence[Row]) -> Pending:
-        """Hand in the rows of one call; `Pending.result` waits for their scores."""
+    def submit(self, kind: Kind, rows: Sequence[Row], on_cpu: Callable[[], Kind] | None = None) -> Pending:
+        """Hand in the rows of one call; `Pending.result` waits for their scores.
+
+        Args:
+            kind: the checkpoint that encoded the rows; only rows of one checkpoint share a pass.
+            rows: the rows of one call.
+            on_cpu: the same checkpoint on the CPU, for `cpu_fallback`; without it such rows fail.
+        """
         call = _Call([None] * len(rows), len(rows))
         if not rows:
             call.ended.set()
@@ -173,7 +181,7 @@ class Batching:
         with self._lock:
             device = self._devices.get(name) or self._devices.setdefault(name, _Device(self, name))
         now = time.monotonic()
-        device.add([_Waiting(kind, row, call, place, now) for place, row in enumerate(rows)])
+        device.add([_Waiting(kind, row, call, place, now, on_cpu) for place, row in enumerate(rows)])
         return Pending(call)
 
     def report(self, report: PassReport) -> None:
@@ -228,10 +236,14 @@ class _Device:
                         return None
                     continue
                 wait = self._queue[0].since + self._batching.batch_wait_s - time.monotonic()
-                if wait > 0 and sum(one.row.tokens for one in self._queue) < self._limits().tokens:
+                if wait > 0 and not self._fills_a_pass():
                     self._changed.wait(wait)
                     continue
                 return self._take()
+
+    def _fills_a_pass(self) -> bool:
+        limits = self._limits()
+        return len(self._queue) >= limits.rows or sum(one.row.tokens for one in self._queue) >= limits.tokens
 
     def _drop_given_up(self) -> None:
         if any(one.call.over for one in self._queue):
@@ -282,8 +294,8 @@ class _Device:
             self._compute(chosen[half:])
             return
         (alone,) = chosen
-        if lacks_memory and self._batching.cpu_fallback:
-            self._compute_on_cpu(alone)
+        if lacks_memory and self._batching.cpu_fallback and alone.on_cpu is not None:
+            self._compute_on_cpu(alone, alone.on_cpu)
         else:
             alone.call.fail(error)
 
@@ -300,15 +312,11 @@ class _Device:
             self._tokens,
             SMALLER_FOR_S,
         )
-        free = getattr(chosen[0].kind, "free_memory", None)
-        if free is not None:
-            free()
+        free_memory()
 
-    def _compute_on_cpu(self, alone: _Waiting) -> None:
-        on_cpu: Callable[[], Kind] | None = getattr(alone.kind, "on_cpu", None)
+    def _compute_on_cpu(self, alone: _Waiting, on_cpu: Callable[[], Kind]) -> None:
+        logger.warning("device %s: a row of %d tokens is computed on the CPU", self._name, alone.row.tokens)
         try:
-            if on_cpu is None:
-                raise RuntimeError(f"this kind of checkpoint has no CPU fallback ({type(alone.kind).__name__})")
             (scores,) = on_cpu().forward([alone.row])
         except Exception as error:  # noqa: BLE001  # the error of its call
             alone.call.fail(error)

@@ -6,6 +6,7 @@ kind makes of the files its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,9 @@ class Checkpoint:
     """A loaded checkpoint.
 
     ``source`` is what was asked for, ``path`` the directory that was read, and ``revision`` the commit for a
-    checkpoint from the Hub, else None. ``config`` is `rl_agent_config.json` with defaults filled in.
+    checkpoint from the Hub, else None. ``config`` is `rl_agent_config.json` with defaults filled in. ``on_cpu`` gives
+    the same kind on the CPU, loaded at the first call, for rows that the device has no memory for; None where the
+    device is the CPU already.
     """
 
     source: str
@@ -47,6 +50,7 @@ class Checkpoint:
     config: dict[str, Any]
     kind: Kind
     calibration: Calibration
+    on_cpu: Callable[[], Kind] | None = None
 
 
 def load_checkpoint(
@@ -86,7 +90,11 @@ def load_checkpoint(
     load_kind = _kind_of(located.path, config)
     calibration = with_languages(read_calibration(config, str(located.path)), lang_temperatures)
     kind = load_kind(located.path, config, chosen, precision)
-    return Checkpoint(str(source), located.path, located.revision, config, kind, calibration)
+    on_cpu = None
+    if chosen.type != "cpu":
+        # In the CPU's own precision: it may not have the one that was asked for.
+        on_cpu = functools.cache(lambda: load_kind(located.path, config, torch.device("cpu"), None))
+    return Checkpoint(str(source), located.path, located.revision, config, kind, calibration, on_cpu)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -15,8 +15,6 @@ probability of its likeliest option before any temperature.
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -34,7 +32,7 @@ from laya.lru import LruCache
 from laya.published import read_encoder_config
 from laya.questions import QTYPES, Question, check_state, shown
 from laya.rows import EncodedState, Row, RowScores
-from laya.tokenizer import load_tokenizer, special_id
+from laya.tokenizer import LentTokenizer, load_tokenizer, read_special_ids
 from laya.weights import load_weights
 
 PASS_TOKENS = 4096
@@ -95,7 +93,7 @@ class EmbeddingKind:
         self.device = device
         self.dtype = dtype
         self._config = config
-        self._own_tokenizer = tokenizer
+        self._lent = LentTokenizer(tokenizer)
         self._texts = TextTokenizer(tokenizer.backend_tokenizer, str(tokenizer.mask_token), special)
         self._positions = int(cast("Any", model.encoder).config.max_position_embeddings)
         self._prefix_tokens = len(self._texts.ids(config.state_prefix.rstrip()))
@@ -103,16 +101,11 @@ class EmbeddingKind:
         self._centre, self._nuisance = model.centre.cpu(), model.nuisance.cpu()
         self._plans: LruCache[tuple[Any, ...], _Plan] = LruCache(KEPT_TOKENS)
         self._vectors: LruCache[bytes, Tensor] = LruCache(KEPT_VECTORS)
-        self._lock = threading.Lock()
-        self._callers_tokenizer: Any = None
 
     @property
     def tokenizer(self) -> Any:
-        """A transformers tokenizer for the caller's own use: a copy, since its settings are not thread-safe."""
-        with self._lock:
-            if self._callers_tokenizer is None:
-                self._callers_tokenizer = copy.deepcopy(self._own_tokenizer)
-            return self._callers_tokenizer
+        """A transformers tokenizer for the caller's own use; changing it never changes a prediction."""
+        return self._lent.get()
 
     def encode(self, state: object, questions: Sequence[Question], max_len: int, head_max_len: int) -> EncodedState:
         """Tokenise one state with its questions: one row for each, and the state's usage.
@@ -261,19 +254,6 @@ def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype
     special = read_special_ids(path, tokenizer)
     load_weights(model, path, device)
     return EmbeddingKind(model, tokenizer, special, own, device, precision)
-
-
-def read_special_ids(root: Path, tokenizer: Any) -> SpecialIds:
-    """The special tokens at the ends of a text, and the mask, which no text may hold.
-
-    Raises:
-        ValueError: the tokenizer names none of those that would do.
-    """
-    return SpecialIds(
-        cls=special_id(root, tokenizer, "cls", "bos"),
-        sep=special_id(root, tokenizer, "sep", "eos"),
-        mask=special_id(root, tokenizer, "mask"),
-    )
 
 
 def read_config(root: Path, config: Mapping[str, Any]) -> EmbeddingConfig:

@@ -6,9 +6,7 @@ directory. Choosing the directory and the device, and decoding scores into answe
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +22,7 @@ from laya.lru import LruCache
 from laya.model import DecisionModel, build_model
 from laya.questions import Question, check_state, shown, state_text
 from laya.rows import EncodedState, Row, RowScores
-from laya.tokenizer import load_tokenizer, special_id
+from laya.tokenizer import LentTokenizer, load_tokenizer, read_special_ids
 from laya.weights import load_weights
 
 OPTION_LAYOUTS = (None, "sequential")
@@ -49,22 +47,15 @@ class PublishedKind:
         self.model = model
         self.device = device
         self.dtype = dtype
-        self._own_tokenizer = tokenizer
+        self._lent = LentTokenizer(tokenizer)
         self._texts = TextTokenizer(tokenizer.backend_tokenizer, str(tokenizer.mask_token), special)
         self._question_tokens: LruCache[tuple[str, ...], QuestionTokens] = LruCache(KEPT_TOKENS)
         self._positions = int(getattr(model.encoder.config, "max_position_embeddings", None) or 0)
-        self._lock = threading.Lock()
-        self._load_again: Callable[[torch.device], PublishedKind] | None = None
-        self._cpu_copy: PublishedKind | None = None
-        self._callers_tokenizer: Any = None
 
     @property
     def tokenizer(self) -> Any:
-        """A transformers tokenizer for the caller's own use: a copy, since its settings are not thread-safe."""
-        with self._lock:
-            if self._callers_tokenizer is None:
-                self._callers_tokenizer = copy.deepcopy(self._own_tokenizer)
-            return self._callers_tokenizer
+        """A transformers tokenizer for the caller's own use; changing it never changes a prediction."""
+        return self._lent.get()
 
     def encode(self, state: object, questions: Sequence[Question], max_len: int, head_max_len: int) -> EncodedState:
         """Tokenise one state with its questions: one row for each, and the state's usage.
@@ -101,15 +92,6 @@ class PublishedKind:
             for question, layout in zip(questions, layouts, strict=True)
         )
         return EncodedState(rows, usage_of(questions, layouts, len(state_ids)))
-
-    def on_cpu(self) -> PublishedKind:
-        """The same checkpoint on the CPU, loaded when it is first needed: for rows that no device memory holds."""
-        with self._lock:
-            if self._cpu_copy is None:
-                if self._load_again is None:
-                    raise RuntimeError("this checkpoint was not loaded from files, so there is no copy for the CPU")
-                self._cpu_copy = self._load_again(torch.device("cpu"))
-            return self._cpu_copy
 
     def _tokens_of(self, question: Question) -> QuestionTokens:
         """A question's ids; a backend asks the same questions all day, so they are kept."""
@@ -150,19 +132,13 @@ def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype
     encoder_config = read_encoder_config(path)
     precision = pick_precision(device, config["amp_dtype"], dtype)
     tokenizer = load_tokenizer(path, int(encoder_config.vocab_size))
-    special = SpecialIds(
-        cls=special_id(path, tokenizer, "cls", "bos"),
-        sep=special_id(path, tokenizer, "sep", "eos"),
-        mask=special_id(path, tokenizer, "mask"),
-    )
+    special = read_special_ids(path, tokenizer)
     try:
         model = build_model(encoder_config, config["head_layers"], len(config["act_costs"]) + 1)
     except Exception as error:
         raise ValueError(f"checkpoint {path}: encoder/config.json cannot be built: {error!r}") from error
     load_weights(model, path, device)
-    kind = PublishedKind(model, tokenizer, special, device, precision)
-    kind._load_again = lambda other: load_kind(path, config, other, None)
-    return kind
+    return PublishedKind(model, tokenizer, special, device, precision)
 
 
 def read_encoder_config(root: Path) -> Any:

@@ -307,7 +307,7 @@ def _rebuild_without_init(error: BaseException) -> BaseException:
 
 
 def free_memory() -> None:
-    """Give the memory of dropped Agents back, on the device too."""
+    """Give back the memory of what nothing refers to any more (dropped Agents, failed passes), on the device too."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():

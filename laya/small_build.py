@@ -20,12 +20,12 @@ from torch import Tensor
 
 from laya import small_e5
 from laya.checkpoint import read_config
-from laya.embedding import EmbeddingKind, read_special_ids
+from laya.embedding import EmbeddingKind
 from laya.embedding import read_config as read_embedding_config
 from laya.embedding_model import build_model
 from laya.location import CONFIG
 from laya.published import read_encoder_config
-from laya.tokenizer import load_tokenizer
+from laya.tokenizer import load_tokenizer, read_special_ids
 from laya.weights import WEIGHTS
 
 TEXTS = Path(__file__).with_name("small_texts.json")

@@ -1,9 +1,11 @@
-"""Loading the tokenizer of a checkpoint directory, with the quirks that are found in the wild.
+"""Loading the tokenizer of a checkpoint directory, with the quirks that are found in the wild, and lending it out.
 
 The pipeline in `tokenizer.json` is taken as it stands and `tokenizer_config.json` only names the special tokens,
 so that a tokenizer class which the installed transformers does not know, or none, is no obstacle.
 """
 
+import copy
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
+from laya.encoding import SpecialIds
 from laya.files import find_file, read_json
 from laya.questions import shown
 
@@ -44,12 +47,38 @@ def load_tokenizer(root: Path, vocabulary: int) -> Any:
     return tokenizer
 
 
-def special_id(root: Path, tokenizer: Any, *names: str) -> int:
-    """The id of the first of these special tokens that the tokenizer has.
+class LentTokenizer:
+    """A copy of a kind's tokenizer for the caller's own use, made at need: its settings are not thread-safe."""
+
+    def __init__(self, original: Any) -> None:
+        """Take the tokenizer that nobody else changes."""
+        self._original = original
+        self._copy: Any = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Any:
+        """The copy, the same at every call."""
+        with self._lock:
+            if self._copy is None:
+                self._copy = copy.deepcopy(self._original)
+            return self._copy
+
+
+def read_special_ids(root: Path, tokenizer: Any) -> SpecialIds:
+    """The special tokens that rows are built from.
 
     Raises:
-        ValueError: it has none of them.
+        ValueError: the tokenizer names none of those that would do.
     """
+    return SpecialIds(
+        cls=_special_id(root, tokenizer, "cls", "bos"),
+        sep=_special_id(root, tokenizer, "sep", "eos"),
+        mask=_special_id(root, tokenizer, "mask"),
+    )
+
+
+def _special_id(root: Path, tokenizer: Any, *names: str) -> int:
+    """The id of the first of these special tokens that the tokenizer has; ValueError if it has none."""
     for name in names:
         token_id = getattr(tokenizer, f"{name}_token_id")
         if token_id is not None:

@@ -137,23 +137,50 @@ def test_a_kind_that_answers_for_too_few_rows_fails_their_calls_and_hangs_nobody
         batching.submit(kind, rows_of(kind, "one", 2)).result()
 
 
-def test_out_of_memory_splits_the_pass_and_lowers_the_budget_for_a_while(
-    batching: Batching, busy: tuple[GatedKind, Pending], reports: list[PassReport]
-) -> None:
-    kind, _ = busy
+def run_out_of_memory(batching: Batching, kind: GatedKind) -> None:
+    """16 rows that gathered, of which no more than four fit into memory together; all are answered."""
     kind.fails = lambda rows: RuntimeError("CUDA out of memory.") if len(rows) > 4 else None
-    calls = [batching.submit(kind, rows_of(kind, "same length")) for _ in range(16)]
+    answer_together(batching, kind)
+    kind.fails = lambda rows: None
+
+
+def answer_together(batching: Batching, kind: GatedKind) -> None:
+    """16 rows of one length that gathered behind another."""
+    kind.gate.clear()
+    kind.entered.clear()
+    calls = [batching.submit(kind, rows_of(kind, "same length"))]
+    assert kind.entered.wait(DEADLINE_S)
+    calls += [batching.submit(kind, rows_of(kind, "same length")) for _ in range(16)]
     kind.gate.set()
-    for call in calls:
-        assert len(call.result()) == 1
-    assert [report.outcome for report in reports if report.out_of_memory] == ["split"] * 3
+    assert [len(call.result()) for call in calls] == [1] * 17
+
+
+def test_a_pass_that_runs_out_of_memory_is_split_and_reported(batching: Batching, reports: list[PassReport]) -> None:
+    run_out_of_memory(batching, GatedKind())
+    assert [(report.outcome, report.rows) for report in reports if report.out_of_memory] == [
+        ("split", 16),
+        ("split", 8),
+        ("split", 8),
+    ]
+
+
+def test_after_it_ran_out_of_memory_a_device_takes_smaller_passes(batching: Batching) -> None:
+    kind = GatedKind()
+    run_out_of_memory(batching, kind)
     kind.passes.clear()
-    again = [batching.submit(kind, rows_of(kind, "same length")) for _ in range(2)]
-    for call in again:
-        call.result()
-    tokens = rows_of(kind, "same length")[0].tokens
-    largest = max(report.padded for report in reports if report.outcome == "done")
-    assert largest <= 4 * tokens
+    answer_together(batching, kind)
+    assert [len(rows) for rows in kind.passes] == [1, 4, 4, 4, 4]
+
+
+def test_passes_are_as_large_as_before_some_time_after_memory_ran_out(
+    batching: Batching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laya.batching.SMALLER_FOR_S", 0.0)
+    kind = GatedKind()
+    run_out_of_memory(batching, kind)
+    kind.passes.clear()
+    answer_together(batching, kind)
+    assert [len(rows) for rows in kind.passes] == [1, 16]
 
 
 def test_a_row_that_fits_no_memory_is_the_error_of_its_call_alone(
@@ -171,15 +198,25 @@ def test_a_row_that_fits_no_memory_is_the_error_of_its_call_alone(
 
 
 def test_a_row_goes_to_the_cpu_only_where_the_fallback_is_switched_on() -> None:
-    class Tight(GatedKind):
-        def on_cpu(self) -> SimulatedKind:
-            return SimulatedKind(pass_ms=0, row_ms=0, device="cpu-fallback")
-
-    kind = Tight(fails=lambda rows: MemoryError("does not fit"))
+    on_cpu = SimulatedKind(pass_ms=0, row_ms=0, device="cpu-fallback")
+    kind = GatedKind(fails=lambda rows: MemoryError("does not fit"))
     with pytest.raises(MemoryError):
-        Batching().submit(kind, rows_of(kind, "state")).result()
-    fallen_back = Batching(cpu_fallback=True).submit(kind, rows_of(kind, "state")).result()
-    assert fallen_back == SimulatedKind(pass_ms=0, row_ms=0).forward(rows_of(kind, "state"))
+        Batching().submit(kind, rows_of(kind, "state"), lambda: on_cpu).result()
+    fallen_back = Batching(cpu_fallback=True).submit(kind, rows_of(kind, "state"), lambda: on_cpu).result()
+    assert fallen_back == on_cpu.forward(rows_of(kind, "state"))
+
+
+def test_the_error_of_the_cpu_is_the_error_of_the_call() -> None:
+    tight = GatedKind(fails=lambda rows: MemoryError("does not fit"))
+    broken = GatedKind(fails=lambda rows: ArithmeticError("nor here"))
+    with pytest.raises(ArithmeticError, match="nor here"):
+        Batching(cpu_fallback=True).submit(tight, rows_of(tight, "state"), lambda: broken).result()
+
+
+def test_without_a_copy_for_the_cpu_the_error_is_the_lack_of_memory() -> None:
+    kind = GatedKind(fails=lambda rows: MemoryError("does not fit"))
+    with pytest.raises(MemoryError):
+        Batching(cpu_fallback=True).submit(kind, rows_of(kind, "state")).result()
 
 
 def test_rows_of_a_caller_that_has_given_up_are_dropped(batching: Batching, busy: tuple[GatedKind, Pending]) -> None:
@@ -194,16 +231,22 @@ def test_rows_of_a_caller_that_has_given_up_are_dropped(batching: Batching, busy
     assert [len(rows) for rows in kind.passes] == [1, 1]
 
 
-def test_a_free_device_computes_at_once_and_a_window_lets_rows_gather() -> None:
+TOKENS = rows_of(SimulatedKind(), "one")[0].tokens
+
+
+@pytest.mark.parametrize("full", [{"max_rows": 2}, {"max_batch_tokens": 2 * TOKENS}], ids=["rows", "tokens"])
+def test_a_window_lets_rows_gather_until_they_fill_a_pass(full: dict[str, int]) -> None:
     kind = GatedKind()
-    patient = Batching(batch_wait_ms=200)
+    patient = Batching(batch_wait_ms=3_600_000, **full)
     first = patient.submit(kind, rows_of(kind, "one"))
     second = patient.submit(kind, rows_of(kind, "two"))
     assert (len(first.result()), len(second.result())) == (1, 1)
     assert [len(rows) for rows in kind.passes] == [2]
-    eager = GatedKind()
-    Batching().submit(eager, rows_of(eager, "one")).result()
-    assert [len(rows) for rows in eager.passes] == [1]
+
+
+def test_a_window_ends_although_nothing_more_comes() -> None:
+    kind = GatedKind()
+    assert len(Batching(batch_wait_ms=20).submit(kind, rows_of(kind, "one")).result()) == 1
 
 
 def test_a_call_without_rows_has_its_answer() -> None:
@@ -224,6 +267,7 @@ def test_an_observer_that_fails_harms_no_pass(caplog: pytest.LogCaptureFixture) 
 
     kind = GatedKind()
     assert len(Batching(observe=observe).submit(kind, rows_of(kind, "state")).result()) == 1
+    assert "the observer of forward passes failed" in caplog.text
 
 
 def test_nothing_of_a_pass_holds_its_checkpoint_afterwards(batching: Batching) -> None:

@@ -393,3 +393,19 @@ def test_unusable_temperatures_warn_once_and_name_the_checkpoint() -> None:
 def test_a_device_that_is_missing_is_refused_before_any_file_is_read(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="was asked for"):
         load_checkpoint(tmp_path / "nowhere", device="cuda:4096")
+
+
+def test_a_checkpoint_on_a_device_is_loaded_on_the_cpu_once_when_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("laya.checkpoint.pick_device", lambda device: torch.device("meta"))
+    checkpoint = load_checkpoint(GOLDEN / "multilingual")
+    assert checkpoint.kind.device.type == "meta"
+    assert checkpoint.on_cpu is not None
+    on_cpu = checkpoint.on_cpu()
+    assert on_cpu.device.type == "cpu"
+    assert checkpoint.on_cpu() is on_cpu
+
+
+def test_a_checkpoint_on_the_cpu_needs_no_copy_there() -> None:
+    assert load(GOLDEN / "multilingual").on_cpu is None
