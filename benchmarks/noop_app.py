@@ -7,7 +7,7 @@ from worker.app import app
 __all__ = ["app", "noop"]
 
 
-@app.task(name="benchmarks.noop")  # type: ignore[untyped-decorator]  # celery has no types
+@app.task(name="benchmarks.noop", shared=False)  # type: ignore[untyped-decorator]  # celery has no types
 def noop(number: int) -> int:
     """Give the number back."""
     return number

@@ -177,13 +177,13 @@ class SubmitPredictions(PredictionTask):
 def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     """Define both tasks on an app."""
 
-    @on.task(base=SubmitPrediction, bind=True, name="laya.submit_prediction")  # type: ignore[untyped-decorator]
+    @on.task(base=SubmitPrediction, bind=True, name="laya.submit_prediction", shared=False)  # type: ignore[untyped-decorator]
     def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> Any:
         """Answer questions about a state: `(state, questions, **options)`."""
         deadline = self.deadline()
         return self.result(self.service().predict(read_call(args, kwargs), deadline))
 
-    @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions")  # type: ignore[untyped-decorator]
+    @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions", shared=False)  # type: ignore[untyped-decorator]
     def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
         deadline = self.deadline()

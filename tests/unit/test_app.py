@@ -18,6 +18,12 @@ def test_it_is_never_the_process_s_current_app() -> None:
     assert celery.current_app._get_current_object() is not app
 
 
+def test_a_backend_s_own_celery_app_gets_none_of_our_tasks() -> None:
+    register(PredictionApp(ProducerSettings()))
+    theirs = celery.Celery("theirs", set_as_current=False)
+    assert not any(name.startswith("laya") for name in theirs.tasks)
+
+
 def test_a_django_project_around_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "no.such.project")
     assert PredictionApp()._fixups == []
