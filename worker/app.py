@@ -18,6 +18,7 @@ from producer.app import PredictionApp
 from producer.app import app as producer_app
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.tasks import submit_prediction, submit_predictions
+from worker import inspection  # noqa: F401 - makes `celery -A worker inspect resident` known on both sides
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.room import RoomStep
 from worker.settings import WorkerSettings

@@ -5,13 +5,9 @@ The command line, the demo and an operator ask over Celery's remote control. Not
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from typing import Any, TypedDict
 
 from celery.worker.control import inspect_command
-
-from laya.context import PredictContext
 
 
 class Holdings(TypedDict):
@@ -19,25 +15,6 @@ class Holdings(TypedDict):
 
     resident: list[str]
     loads: dict[str, int]
-
-
-class LoadCount:
-    """A hook that counts the loads of each checkpoint."""
-
-    def __init__(self) -> None:
-        """Start at nothing."""
-        self._lock = threading.Lock()
-        self._loads: Counter[str] = Counter()
-
-    def on_load(self, ctx: PredictContext) -> None:
-        """One more load of `ctx.model`."""
-        with self._lock:
-            self._loads[str(ctx.model)] += 1
-
-    def by_name(self) -> dict[str, int]:
-        """Checkpoint to the number of its loads."""
-        with self._lock:
-            return dict(self._loads)
 
 
 @inspect_command(name="resident")  # type: ignore[untyped-decorator]

@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
+from hooks import LoadCount
 from laya import Router
 from laya.batching import Batching, DeadlinePassed, answer_by
 from laya.catalog import DEFAULT_MODELS, canonical_name
@@ -27,7 +28,6 @@ from producer.errors import (
 )
 from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
-from worker.inspection import LoadCount
 from worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)

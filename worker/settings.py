@@ -34,7 +34,7 @@ class WorkerSettings(ProducerSettings):
         default=False, description="Compute what does not fit the device's memory on the CPU, instead of failing it."
     )
     hooks: Names = Field(
-        (), description="Dotted paths to hook classes or factories, in order: `hooks.SkipCache,my_hooks.Redact`."
+        (), description="Dotted paths to hook classes or factories, in order: `hooks.LoadCount,my_hooks.Redact`."
     )
 
     @field_validator("preload", "hooks", mode="before")
