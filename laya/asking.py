@@ -32,6 +32,12 @@ def ask_together(shared: Sequence[tuple[Request, PredictContext]], batch_size: i
         _deliver(ctx, result)
 
 
+def add_routing(ctx: PredictContext) -> None:
+    """Give a skipped result the decision that a computed one has, unless it brings its own."""
+    for result in ctx.results or ():
+        result.setdefault("routing", ctx.decision)
+
+
 def single_result(ctx: PredictContext) -> dict[str, Any]:
     """The one result of an ended Router call.
 

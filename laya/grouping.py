@@ -61,6 +61,26 @@ def _check_request(place: int, request: Any, min_confidence: Any) -> Request:
     return Request(**{**request, "min_confidence": min_confidence if own is None else own})
 
 
+def context_of(
+    request: Request,
+    router: Any,
+    run_id: str,
+    decision: Mapping[str, Any] | None = None,
+    model: str | None = None,
+) -> PredictContext:
+    """The context of one request to `router`; its decision and its checkpoint's name where they are known already."""
+    return PredictContext(
+        states=[request.state],
+        questions=request.questions,
+        run_id=run_id,
+        decision=decision,
+        model=model,
+        router=router,
+        max_len=request.max_len,
+        head_max_len=request.head_max_len,
+    )
+
+
 def by_checkpoint(models: Sequence[str | None]) -> list[list[int]]:
     """Positions of the requests of each checkpoint, checkpoints in order of first appearance."""
     groups: dict[str | None, list[int]] = {}

@@ -7,6 +7,7 @@ between its start and its end, is theirs.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from laya.confidence import aggregate_usage, apply_confidence_gate
@@ -35,3 +36,15 @@ def fail(ctx: PredictContext, run: HookRun, error: BaseException, min_confidence
     except BaseException as second:  # noqa: BLE001  # the first failure is the one that the caller must see
         error.add_note(f"then measuring the results failed: {second!r}")
     run.fire_after_failure("on_predict_end", ctx, error)
+
+
+def end_in_reverse(contexts: Sequence[PredictContext], run: HookRun) -> None:
+    """End every request of a batch that succeeded, also when the end hook of another raises; then raise the first."""
+    first: BaseException | None = None
+    for ctx in reversed(contexts):
+        try:
+            run.fire_each("on_predict_end", ctx)
+        except BaseException as error:  # noqa: BLE001  # raised below, after every request has ended
+            first = first or error
+    if first is not None:
+        raise first

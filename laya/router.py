@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from laya.asking import ask, ask_together, single_result
+from laya.asking import add_routing, ask, ask_together, single_result
 from laya.catalog import DEFAULT_MODELS
 from laya.confidence import check_min_confidence
 from laya.context import PredictContext, new_run_id
-from laya.grouping import Request, by_checkpoint, by_pass, check_requests
+from laya.grouping import Request, by_checkpoint, by_pass, check_requests, context_of
 from laya.hooks import HookCallable, HookRegistry, HookRun
-from laya.lifecycle import fail, measure
+from laya.lifecycle import end_in_reverse, fail, measure
 from laya.residency import Residency
 from laya.routing import LangGuess, RouteDecision, decide, prefer_resident_stand_in
 from laya.sources import Source, Sources
@@ -288,7 +288,7 @@ class Router(HookRegistry):
 
     def _predict_one(self, request: Request, run: HookRun, in_use: ExitStack) -> dict[str, Any]:
         """Answer one request. Its context is gone before the checkpoint's use ends: it would hold the evicted Agent."""
-        ctx = self._context(request, new_run_id())
+        ctx = context_of(request, self, new_run_id())
         try:
             ctx.decision = self._route(request, run, ctx.run_id)
             ctx.model = self.resolve(ctx.decision["model"])
@@ -300,7 +300,7 @@ class Router(HookRegistry):
                 if self.defer_load:
                     in_use.enter_context(self._using([ctx]))
                 ask(ctx, request)
-            _add_routing(ctx)
+            add_routing(ctx)
             measure(ctx, request.min_confidence)
         except BaseException as error:
             fail(ctx, run, error, request.min_confidence)
@@ -359,7 +359,7 @@ class Router(HookRegistry):
 
         Their contexts are gone before the checkpoint's use ends: they would hold the Agent that the next load evicts.
         """
-        group = [(request, self._context(request, run_id, decision, model)) for request, run_id, decision in routed]
+        group = [(request, context_of(request, self, run_id, decision, model)) for request, run_id, decision in routed]
         started: list[tuple[Request, PredictContext]] = []
         try:
             if not self.defer_load:
@@ -374,28 +374,14 @@ class Router(HookRegistry):
             for shared in by_pass(left):
                 ask_together(shared, batch_size)
             for request, ctx in group:
-                _add_routing(ctx)
+                add_routing(ctx)
                 measure(ctx, request.min_confidence)
         except BaseException as error:
             for request, ctx in reversed(started):
                 fail(ctx, run, error, request.min_confidence)
             raise
-        _end_in_reverse([ctx for _, ctx in group], run)
+        end_in_reverse([ctx for _, ctx in group], run)
         return [single_result(ctx) for _, ctx in group]
-
-    def _context(
-        self, request: Request, run_id: str, decision: RouteDecision | None = None, model: str | None = None
-    ) -> PredictContext:
-        return PredictContext(
-            states=[request.state],
-            questions=request.questions,
-            run_id=run_id,
-            decision=decision,
-            model=model,
-            router=self,
-            max_len=request.max_len,
-            head_max_len=request.head_max_len,
-        )
 
     @contextmanager
     def _using(self, contexts: Sequence[PredictContext]) -> Iterator[None]:
@@ -409,21 +395,3 @@ class Router(HookRegistry):
                 ctx.started_at += loading
             del agent, ctx, contexts
             yield
-
-
-def _end_in_reverse(contexts: Sequence[PredictContext], run: HookRun) -> None:
-    """End every request, also when the end hook of another raises; then raise the first failure."""
-    first: BaseException | None = None
-    for ctx in reversed(contexts):
-        try:
-            run.fire_each("on_predict_end", ctx)
-        except BaseException as error:  # noqa: BLE001  # raised below, after every request has ended
-            first = first or error
-    if first is not None:
-        raise first
-
-
-def _add_routing(ctx: PredictContext) -> None:
-    """Give a skipped result the decision that a computed one has, unless it brings its own."""
-    for result in ctx.results or ():
-        result.setdefault("routing", ctx.decision)
