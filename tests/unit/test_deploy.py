@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,18 @@ def test_every_setting_that_is_passed_exists() -> None:
     known = {f"LAYA_{name.upper()}" for name in WorkerSettings.model_fields}
     passed = {name for service in SERVICES.values() for name in service.get("environment", ())}
     assert {name for name in passed if name.startswith("LAYA_")} <= known
+
+
+@pytest.mark.parametrize("service", [name for name, one in SERVICES.items() if one["command"][0] == "celery"])
+def test_celery_finds_the_app_that_a_service_names(service: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", *SERVICES[service]["command"][:3], "report"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_the_image_is_built_from_files_that_exist_and_does_not_run_as_root() -> None:
