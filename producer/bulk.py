@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import states
 from kombu.utils.uuid import uuid
 
-from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
+from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PayloadTooLarge, PredictionFailed
 from producer.tasks import SubmitPredictions, is_broker_error, is_eager, submit_predictions
 
 if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
@@ -53,8 +53,8 @@ def predict_many(
         progress: called with the number of results so far, after each message's.
         task: the `submit_predictions` of an app of your own.
 
-    A request that is refused or fails has an error entry as its result, `{"error": {"type", "message", "fields"}}`;
-    `producer.errors.LayaError.from_entry` makes the error of it.
+    A request that is refused, too large or fails has an error entry as its result, `{"error": {"type", "message",
+    "fields"}}`; `producer.errors.LayaError.from_entry` makes the error of it.
 
     Raises:
         BrokerUnavailable: the broker or the result store cannot be reached.
@@ -121,8 +121,15 @@ def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -
         with task.app.producer_or_acquire() as producer, producer.batch():
             for chunk in chunks:
                 task_id = uuid()
-                published[watch.expect(task_id, left)] = chunk
-                task.apply_async(([request for _, request in chunk],), task_id=task_id, expires=left, producer=producer)
+                future = watch.expect(task_id, left)
+                published[future] = chunk
+                call = ([request for _, request in chunk],)
+                try:
+                    task.apply_async(call, task_id=task_id, expires=left, producer=producer)
+                except PayloadTooLarge as error:
+                    del published[future]
+                    future.cancel()
+                    published[_finished(states.FAILURE, error)] = chunk
     except BaseException as error:
         for future in published:
             future.cancel()
@@ -133,9 +140,16 @@ def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -
 
 
 def _run_here(task: SubmitPredictions, chunk: Chunk) -> Future[Meta]:
-    result = task.apply_async(([request for _, request in chunk],))
+    try:
+        result = task.apply_async(([request for _, request in chunk],))
+    except PayloadTooLarge as error:
+        return _finished(states.FAILURE, error)
+    return _finished(result.state, result.result)
+
+
+def _finished(status: str, result: Any) -> Future[Meta]:
     future: Future[Meta] = Future()
-    future.set_result({"status": result.state, "result": result.result})
+    future.set_result({"status": status, "result": result})
     return future
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from producer.bulk import cut, predict_many
-from producer.errors import DeadlineExceeded, InvalidRequest, LayaError
+from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PayloadTooLarge
 from tests.integration.conftest import Backend, WorkerProcess
 from worker.server import EmbeddedServer
 
@@ -52,6 +52,16 @@ def test_a_bad_request_is_an_error_entry_at_its_place_and_fails_no_other(
     assert [("answers" in results[place]) for place in range(5)] == [True, True, False, False, True]
     assert isinstance(LayaError.from_entry(results[2]), InvalidRequest)
     assert "team" in LayaError.from_entry(results[3]).message
+
+
+def test_a_request_too_large_for_any_message_is_its_own_error(
+    worker: WorkerProcess, backend: Backend, questions: dict[str, Any]
+) -> None:
+    mixed = list(requests(3, questions))
+    mixed[1] = {**mixed[1], "state": "x" * (backend.app.settings.max_payload + 1)}
+    results = dict(predict_many(mixed, timeout=60, task=backend.submit_predictions))
+    assert [("answers" in results[place]) for place in range(3)] == [True, False, True]
+    assert isinstance(LayaError.from_entry(results[1]), PayloadTooLarge)
 
 
 def test_a_generator_is_read_only_as_far_as_there_is_room(

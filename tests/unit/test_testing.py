@@ -12,10 +12,12 @@ import pytest
 from producer import (
     InvalidRequest,
     LayaError,
+    PayloadTooLarge,
     PredictionFailed,
     QueueFull,
     apredict,
     predict,
+    predict_many,
     submit_prediction,
     submit_predictions,
 )
@@ -100,6 +102,14 @@ def test_a_batch_is_answered_with_its_errors_in_place() -> None:
     assert "answers" in results[0]
     assert isinstance(LayaError.from_entry(results[1]), InvalidRequest)
     assert len(sent.submissions) == 1
+
+
+def test_a_long_list_is_answered_and_a_request_too_large_for_any_message_is_its_own_error() -> None:
+    requests = [{"state": state, "questions": QUESTIONS} for state in ("a", "x" * 2**21, "b")]
+    with answering() as sent:
+        results = dict(predict_many(requests))
+    assert isinstance(LayaError.from_entry(results[1]), PayloadTooLarge)
+    assert [one.state for one in sent.submissions] == ["a", "b"]
 
 
 def test_the_confidence_gate_judges_made_up_answers_too() -> None:
