@@ -63,9 +63,14 @@ def _running(workers: dict[str, WireWorker], client: redis.Redis) -> Iterator[No
 
 
 @pytest.fixture(scope="module")
-def name(app: Celery, workers: dict[str, WireWorker]) -> str:
-    """What our worker calls itself."""
-    return next(name for name in app.control.inspect(timeout=1).ping() if name.startswith("ours@"))
+def names(app: Celery, workers: dict[str, WireWorker]) -> dict[str, str]:
+    """What each kind of worker calls itself."""
+    return {name.partition("@")[0]: name for name in app.control.inspect(timeout=1).ping()}
+
+
+@pytest.fixture
+def name(names: dict[str, str]) -> str:
+    return names["ours"]
 
 
 def settled(client: redis.Redis) -> bool:
@@ -84,6 +89,18 @@ def test_each_pairing_of_ours_and_stock_answers(
         apps[producer].tasks["echo"].apply_async((n,), queue=queue_of(worker), priority=n % 10) for n in range(20)
     ]
     assert [result.get(timeout=20) for result in results] == list(range(20))
+    wait_until(lambda: settled(client), what="the acknowledgements")
+
+
+def test_a_stock_worker_and_ours_share_a_queue(app: Celery, names: dict[str, str], client: redis.Redis) -> None:
+    both = list(names.values())
+    app.control.add_consumer("shared", destination=both, reply=True)
+    results = [app.tasks["note"].apply_async((0.02,), queue="shared") for _ in range(60)]
+    assert [result.get(timeout=20) for result in results] == [result.id for result in results]
+    app.control.cancel_consumer("shared", destination=both, reply=True)
+    runs = [line.split()[:2] for line in client.lrange("runs", 0, -1)]
+    assert sorted(task for task, _ in runs) == sorted(result.id.encode() for result in results)  # each once
+    assert len({process for _, process in runs}) == 2
     wait_until(lambda: settled(client), what="the acknowledgements")
 
 
@@ -217,6 +234,17 @@ def test_no_more_is_reserved_than_the_pool_has_threads(app: Celery, client: redi
     assert max(reserved) <= POOL
     # A record lives on until its acknowledgement has travelled, with the take that fills the place.
     assert max(held) <= 2 * POOL
+
+
+def test_without_the_setting_no_more_is_reserved_than_the_prefetch_count(
+    app: Celery, client: redis.Redis, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    options = ("-c", "2", "--prefetch-multiplier", "3", "-Q", "prefetching")
+    with WireWorker(tmp_path, server.url, *options, name="prefetching", WIRE_PREFETCH="1"):
+        results = [app.tasks["note"].apply_async((0.01,), queue="prefetching") for _ in range(60)]
+        for result in results:
+            result.get(timeout=20)
+    assert max(int(line.split()[2]) for line in client.lrange("runs", 0, -1)) <= 2 * 3
 
 
 def test_connections_cut_again_and_again_lose_nothing_and_repeat_nothing_that_runs(
