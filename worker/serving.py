@@ -15,7 +15,7 @@ from typing import Any
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from hooks import LoadCount
-from laya import Router
+from laya import Router, small
 from laya.batching import Batching, DeadlinePassed, answer_by
 from laya.catalog import DEFAULT_MODELS, canonical_name
 from producer.checkpoints import CheckpointSource
@@ -178,15 +178,13 @@ class Serving:
 
 def sources_of(checkpoints: Sequence[CheckpointSource]) -> dict[str, str | tuple[str, str | None]]:
     """The sources as a Router takes them. The small checkpoints are built at need, which can take a minute."""
-    small: Mapping[str, str] = {}
+    built: Mapping[str, str] = {}
     if any(checkpoint.small for checkpoint in checkpoints):
-        from laya import small as builder  # noqa: PLC0415 - only those who want them have what it needs
-
-        small = builder.checkpoints()
+        built = small.checkpoints()
     found: dict[str, str | tuple[str, str | None]] = {}
     for checkpoint in checkpoints:
         if checkpoint.small:
-            found[checkpoint.name] = str(small[checkpoint.name])
+            found[checkpoint.name] = built[checkpoint.name]
         elif checkpoint.source is None:
             found[checkpoint.name] = DEFAULT_MODELS[checkpoint.name]
         elif checkpoint.is_path:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import typer
 from rich.text import Text
 
+from laya import small
 from laya.catalog import DEFAULT_MODELS
 from producer.checkpoints import CheckpointSource
 from worker.cli.screen import out, plain_table
@@ -37,8 +38,6 @@ def listing(context: typer.Context) -> None:
 @commands.command(epilog=f"Example: {EXAMPLE}")
 def build() -> None:
     """Build the two small checkpoints into the user's cache directory, if they are not there yet."""
-    from laya import small  # noqa: PLC0415 - imports torch
-
     with out.status("building the small checkpoints"):
         paths = small.checkpoints()
     for name, path in paths.items():
@@ -66,8 +65,6 @@ class Presence(NamedTuple):
 def state_of(checkpoint: CheckpointSource) -> Presence:
     """Look for a checkpoint on this machine, and nowhere else."""
     if checkpoint.small:
-        from laya import small  # noqa: PLC0415 - imports torch
-
         built = checkpoint.name in small.built()
         return Presence("small", "built" if built else "not built yet", built)
     if checkpoint.is_path:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from laya import small
 from producer.app import PredictionApp
 from producer.checkpoints import SMALL, parse_checkpoints
 from producer.settings import ProducerSettings
@@ -70,8 +71,6 @@ def forget_settings() -> None:
 
 def build_small() -> None:
     """Build the small checkpoints here, so that two workers do not do it at once."""
-    from laya import small  # noqa: PLC0415 - imports torch
-
     try:
         with out.status("looking for the small checkpoints, building them at first use"):
             small.checkpoints()
