@@ -239,12 +239,12 @@ def test_a_worker_survives_a_killed_server_and_repeats_nothing_that_runs(trouble
 
 def test_a_worker_waits_for_a_server_that_loads(trouble: Trouble) -> None:
     with trouble.client.pipeline(transaction=False) as pipe:
-        for number in range(5000):  # while it loads, it looks for questions every 1,024 commands
+        for number in range(10_000):  # five seconds; it looks for questions every 1,024 commands
             pipe.set("ballast", number)
         pipe.execute()
     trouble.server.stop()
     trouble.server.start()
-    assert trouble.client.info("persistence")["loading"]
+    wait_until(lambda: "loading the dataset" in trouble.worker.text(), what="the worker's attempt to connect")
     wait_until(lambda: not trouble.client.info("persistence")["loading"], what="the loading's end")
     assert trouble.echo("loaded") == "loaded"
     wait_until(trouble.settled, what="the acknowledgements")
