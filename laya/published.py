@@ -81,12 +81,12 @@ class PublishedKind:
             )
             for question in questions
         ]
-        longest = max(len(layout.ids) for layout in layouts)
-        if 0 < self._positions < longest:
-            raise ValueError(
-                f"max_len={max_len} makes a row of {longest} tokens, but this checkpoint's encoder reads "
-                f"{self._positions}: lower max_len"
-            )
+        for question, layout in zip(questions, layouts, strict=True):
+            if 0 < self._positions < len(layout.ids):
+                raise ValueError(
+                    f"question {question.id!r}: max_len={max_len} makes a row of {len(layout.ids)} tokens, but this "
+                    f"checkpoint's encoder reads {self._positions}: lower max_len"
+                )
         rows = tuple(
             Row(question, len(layout.ids), _Payload(torch.tensor(layout.ids), torch.tensor(layout.markers)))
             for question, layout in zip(questions, layouts, strict=True)

@@ -310,5 +310,11 @@ def free_memory() -> None:
     """Give back the memory of what nothing refers to any more (dropped Agents, failed passes), on the device too."""
     gc.collect()
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch is None:
+        return
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+    elif torch.xpu.is_available() and torch.xpu.is_initialized():
+        torch.xpu.empty_cache()
