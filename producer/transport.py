@@ -177,7 +177,6 @@ class Channel(stock.Channel):
     def _leave(self) -> None:
         self.attempt(self.taker.settle, "put back what nobody here will work on")
         self.attempt(self.records.flush, "send the last acknowledgements")
-        self.qos.restore_unacked_once()  # kombu does it after it has closed its connections, and opens another
         if self._in_poll:  # a wait: kombu would see it out, and then use the connection
             self.client.connection.disconnect()
 
@@ -225,7 +224,7 @@ class Channel(stock.Channel):
     @property
     def has_turns(self) -> bool:
         """Whether an event loop comes by again and again, so that what can be done together may wait for its turn."""
-        return not self.closed and self.connection is not None and self.connection.in_event_loop
+        return self.connection is not None and self.connection.in_event_loop
 
     def bell(self, queue: str) -> str:
         """The doorbell of a queue: a list that holds a ring for each worker that should look."""

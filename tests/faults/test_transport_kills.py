@@ -85,6 +85,7 @@ def test_workers_and_the_server_are_killed_and_every_task_is_answered(
         if kill == 2:
             server.kill()
             server.start()
+            wait_until(lambda: not client.info("persistence")["loading"], 30, "the reading of the journal")
         else:
             worker.kill()
             worker.start()

@@ -77,6 +77,11 @@ def settled(client: redis.Redis) -> bool:
     return client.hlen("unacked") == client.zcard("unacked_index") == 0
 
 
+def reading(app: Celery, name: str, queue: str) -> bool:
+    """Whether a worker reads a queue. It answers a command before it has done it, and may do two in any order."""
+    return queue in {one["name"] for one in app.control.inspect([name], timeout=5).active_queues()[name]}
+
+
 def queue_of(worker: str) -> str:
     return {"ours": "wire", "stock": "stock"}[worker]
 
@@ -95,6 +100,7 @@ def test_each_pairing_of_ours_and_stock_answers(
 def test_a_stock_worker_and_ours_share_a_queue(app: Celery, names: dict[str, str], client: redis.Redis) -> None:
     both = list(names.values())
     app.control.add_consumer("shared", destination=both, reply=True)
+    wait_until(lambda: all(reading(app, one, "shared") for one in both), what="the consumers")
     results = [app.tasks["note"].apply_async((0.02,), queue="shared") for _ in range(60)]
     assert [result.get(timeout=20) for result in results] == [result.id for result in results]
     app.control.cancel_consumer("shared", destination=both, reply=True)
@@ -181,15 +187,16 @@ def test_replies_of_inspect_leave_nothing_behind(app: Celery, client: redis.Redi
 
 
 def test_queues_are_added_and_cancelled_under_load(app: Celery, name: str, client: redis.Redis) -> None:
-    results = [app.tasks["note"].apply_async((0.01,), queue="extra") for _ in range(50)]
-    for _ in range(3):
+    results = [app.tasks["note"].apply_async((0.01,), queue="extra") for _ in range(100)]
+    for _ in range(4):
         app.control.add_consumer("extra", destination=[name], reply=True)
-        time.sleep(0.05)
+        wait_until(lambda: reading(app, name, "extra"), what="the consumer")
         app.control.cancel_consumer("extra", destination=[name], reply=True)
+        wait_until(lambda: not reading(app, name, "extra"), what="the consumer's end")
     app.control.add_consumer("extra", destination=[name], reply=True)
     assert [result.get(timeout=20) for result in results] == [result.id for result in results]
     app.control.cancel_consumer("extra", destination=[name], reply=True)
-    assert client.llen("runs") == 50  # each ran once
+    assert client.llen("runs") == 100  # each ran once
     wait_until(lambda: settled(client), what="the acknowledgements")
 
 

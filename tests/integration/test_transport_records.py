@@ -453,14 +453,32 @@ def test_a_consumer_that_was_too_busy_to_hear_a_bell_takes_first(
     monkeypatch.setattr("producer.transport_take.DEAF_S", 0.05)
     publish(ours, "jobs", "one")
     with Loop(server.url, "jobs") as loop:
-        loop.idle()
-        loop.channel.qos.room = lambda: 0
-        loop.channel.qos.can_consume = lambda: loop.channel.qos.room() > 0
-        loop.turn_for(1.2)  # the wait ends, and no other is sent
+        qos = loop.channel.qos
+        qos.can_consume = lambda: not loop.held  # the first message fills the worker; its take found no other
+        loop.got(1)
+        loop.turn_for(0.2)
+        assert loop.channel.taker.in_flight is None
         publish(ours, "jobs", "two")
-        client.delete("laya.bell.jobs")
-        loop.channel.qos.room = lambda: 5
+        client.delete("laya.bell.jobs")  # as time does
+        qos.can_consume = lambda: True
         assert loop.got(2, seconds=0.5) == ["one", "two"]
+
+
+def test_more_than_one_take_brings_needs_no_ring(server: EmbeddedServer) -> None:
+    with connected(server.url, STOCK) as stock:
+        publish(stock, "jobs", *range(150))
+    with Loop(server.url, "jobs") as loop:
+        assert loop.got(150, seconds=0.9) == list(range(150))
+
+
+def test_a_bell_is_taken_down_with_the_last_message(
+    server: EmbeddedServer, client: redis.Redis, ours: Connection
+) -> None:
+    publish(ours, "jobs", *range(5))
+    with Loop(server.url, "jobs") as loop:
+        loop.got(5)
+        loop.idle()
+        assert client.exists("laya.bell.jobs") == 0
 
 
 def test_an_idle_consumer_asks_no_more_than_three_things_a_second(server: EmbeddedServer, client: redis.Redis) -> None:
