@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from laya.batching import Batching
+from laya.calls import BatchCall, Inference
 from laya.catalog import DEFAULT_MODELS
 from laya.checkpoint import load_checkpoint
 from laya.confidence import check_min_confidence
 from laya.context import PredictContext
 from laya.decoding import decode_answers, primary_subtag
 from laya.hooks import HookCallable, HookRegistry, nested_calls_fire_defaults
-from laya.lifecycle import fail, measure
+from laya.lifecycle import fail
 from laya.questions import Question, check_states, parse_questions
 from laya.rows import EncodedState, Row, RowScores
 
@@ -164,6 +165,41 @@ class Agent(HookRegistry):
         Raises:
             TypeError, ValueError: a state, a question or an option of the call is refused; the message names it.
         """
+        return self.begin_batch(
+            states,
+            questions,
+            batch_size=batch_size,
+            lang=lang,
+            hooks=hooks,
+            on_predict_start=on_predict_start,
+            on_predict_end=on_predict_end,
+            hooks_raise=hooks_raise,
+            hooks_timeout=hooks_timeout,
+            max_len=max_len,
+            head_max_len=head_max_len,
+            min_confidence=min_confidence,
+        ).finish()
+
+    def begin_batch(
+        self,
+        states: Sequence[Any],
+        questions: Mapping[Any, Any],
+        *,
+        batch_size: int | None = None,
+        lang: str | None = None,
+        hooks: Any = None,
+        on_predict_start: HookCallable | Sequence[HookCallable] | None = None,
+        on_predict_end: HookCallable | Sequence[HookCallable] | None = None,
+        hooks_raise: bool | None = None,
+        hooks_timeout: float | None = None,
+        max_len: int | None = None,
+        head_max_len: int | None = None,
+        min_confidence: float | Mapping[str, float] | None = None,
+    ) -> BatchCall:
+        """Begin what `predict_batch` does: start hooks and, with shared passes, rows on their way; wait for nothing.
+
+        One thread can so have several calls under way that share passes. Arguments and errors as there.
+        """
         check_min_confidence(min_confidence)
         _check_lang(lang)
         size = self.batch_size if batch_size is None else _check_batch_size(batch_size)
@@ -174,14 +210,11 @@ class Agent(HookRegistry):
             ctx.started_at = time.perf_counter()
             try:
                 run.fire("on_predict_start", ctx)
-                if ctx.results is None:
-                    ctx.results = self._infer(ctx, size, lang)
-                measure(ctx, min_confidence)
+                left = None if ctx.results is not None else self._inference(ctx, size, lang)
             except BaseException as error:
                 fail(ctx, run, error, min_confidence)
                 raise
-            run.fire_each("on_predict_end", ctx)
-        return ctx.results
+        return BatchCall(ctx, run, min_confidence, left)
 
     def system_one(
         self,
@@ -214,29 +247,53 @@ class Agent(HookRegistry):
 
     predict = system_one
 
-    def _infer(self, ctx: PredictContext, batch_size: int, lang: str | None) -> list[dict[str, Any]]:
+    def _inference(self, ctx: PredictContext, batch_size: int, lang: str | None) -> Inference:
+        """Check the call; hand its rows to the shared passes, or keep all work for when its results are wanted."""
         check_states(ctx.states)
-        questions = parse_questions(ctx.questions)
+        states, questions = list(ctx.states), parse_questions(ctx.questions)
         max_len = _budget("max_len", ctx.max_len, self.cfg)
         head_max_len = _budget("head_max_len", ctx.head_max_len, self.cfg)
         if not questions:
-            return [_empty_result() for _ in ctx.states]
-        results: list[dict[str, Any]] = []
-        # Shared passes are packed by tokens, and better the more rows they can choose from.
-        for chunk in _chunks(ctx.states, batch_size if self.batching is None else len(ctx.states)):
-            encoded = [self._encode_state(state, questions, max_len, head_max_len) for state in chunk]
-            scores = iter(self._forward([row for one in encoded for row in one.rows]))
-            for one in encoded:
-                answers = self._decode_answers(questions, list(islice(scores, len(one.rows))), lang)
-                results.append({"model": RESULT_MODEL, "answers": answers, "usage": one.usage})
-        return results
+            return Inference(lambda: [_empty_result() for _ in states])
+
+        def encode(chunk: Sequence[Any]) -> list[EncodedState]:
+            return [self._encode_state(state, questions, max_len, head_max_len) for state in chunk]
+
+        if self.batching is not None:
+            # Shared passes are packed by tokens, and better the more rows they can choose from.
+            encoded = encode(states)
+            pending = self.batching.submit(self.checkpoint.kind, _rows(encoded), self.checkpoint.on_cpu)
+            return Inference(lambda: self._results(questions, encoded, pending.result(), lang), pending.drop)
+
+        def compute() -> list[dict[str, Any]]:
+            results: list[dict[str, Any]] = []
+            for chunk in map(encode, _chunks(states, batch_size)):
+                results += self._results(questions, chunk, self._forward(_rows(chunk)), lang)
+            return results
+
+        return Inference(compute)
+
+    def _results(
+        self,
+        questions: Sequence[Question],
+        encoded: Sequence[EncodedState],
+        scores: Sequence[RowScores],
+        lang: str | None,
+    ) -> list[dict[str, Any]]:
+        left = iter(scores)
+        return [
+            {
+                "model": RESULT_MODEL,
+                "answers": self._decode_answers(questions, list(islice(left, len(one.rows))), lang),
+                "usage": one.usage,
+            }
+            for one in encoded
+        ]
 
     def _encode_state(self, state: Any, questions: Sequence[Question], max_len: int, head_max_len: int) -> EncodedState:
         return self.checkpoint.kind.encode(state, questions, max_len, head_max_len)
 
     def _forward(self, rows: Sequence[Row]) -> list[RowScores]:
-        if self.batching is not None:
-            return self.batching.submit(self.checkpoint.kind, rows, self.checkpoint.on_cpu).result()
         return self.checkpoint.kind.forward(rows)
 
     def _decode_answers(
@@ -254,8 +311,12 @@ def _empty_result() -> dict[str, Any]:
     return {"model": RESULT_MODEL, "answers": {}, "usage": {"input_tokens": 0, "output_tokens": 0}}
 
 
+def _rows(encoded: Sequence[EncodedState]) -> list[Row]:
+    return [row for one in encoded for row in one.rows]
+
+
 def _chunks(states: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(states), max(1, size)):
+    for start in range(0, len(states), size):
         yield states[start : start + size]
 
 

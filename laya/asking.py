@@ -5,9 +5,10 @@ The Router decides what is asked together and fires the events around it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from laya.calls import BatchCall
 from laya.context import PredictContext
 from laya.grouping import Request, calibrated_language
 from laya.hooks import defaults_already_fired
@@ -21,14 +22,46 @@ def ask(ctx: PredictContext, request: Request) -> None:
     _deliver(ctx, result)
 
 
-def ask_together(shared: Sequence[tuple[Request, PredictContext]], batch_size: int | None) -> None:
-    """Answer started requests of one checkpoint that differ only in their states, in one call of the Agent."""
-    (request, first), *_ = shared
+Group = Sequence[tuple[Request, PredictContext]]
+"""Started requests of one checkpoint that differ only in their states: one call of the Agent answers them."""
+
+
+def ask_groups(groups: Sequence[Group], batch_size: int | None) -> None:
+    """Answer started requests of one checkpoint, a call of the Agent for each group.
+
+    With shared passes all calls are under way before one is waited for, so that groups share passes with each
+    other as they do with other callers. They end in the reverse of the order they began, as requests do.
+    """
+    if len(groups) == 1 or any(getattr(ctx.agent, "batching", None) is None for group in groups for _, ctx in group):
+        for group in groups:
+            states, questions, options = _call_of(group, batch_size)
+            with defaults_already_fired():
+                results = _agent(group[0][1]).predict_batch(states, questions, **options)
+            _deliver_all(group, results)
+        return
+    begun: list[tuple[Group, BatchCall]] = []
+    try:
+        for group in groups:
+            states, questions, options = _call_of(group, batch_size)
+            with defaults_already_fired():
+                begun.append((group, _agent(group[0][1]).begin_batch(states, questions, **options)))
+        while begun:
+            group, call = begun.pop()
+            _deliver_all(group, call.finish())
+    except BaseException as error:
+        for _, call in reversed(begun):
+            call.abandon(error)
+        raise
+
+
+def _call_of(group: Group, batch_size: int | None) -> tuple[list[Any], Mapping[Any, Any], dict[str, Any]]:
+    request, first = group[0]
     options = _budgets(first, request) | ({} if batch_size is None else {"batch_size": batch_size})
-    states = [_single_state(ctx) for _, ctx in shared]
-    with defaults_already_fired():
-        results = _agent(first).predict_batch(states, first.questions, **options)
-    for (_, ctx), result in zip(shared, results, strict=True):
+    return [_single_state(ctx) for _, ctx in group], first.questions, options
+
+
+def _deliver_all(group: Group, results: Sequence[dict[str, Any]]) -> None:
+    for (_, ctx), result in zip(group, results, strict=True):
         _deliver(ctx, result)
 
 

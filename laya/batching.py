@@ -68,6 +68,12 @@ class PassReport:
     out_of_memory: bool = False
 
 
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True, eq=False)
 class _Call:
     """The rows that one caller waits for."""
@@ -75,6 +81,7 @@ class _Call:
     scores: list[RowScores | None]
     left: int
     ended: threading.Event = field(default_factory=threading.Event)
+    idle: threading.Event = field(default_factory=_set_event)  # none of its rows is in a pass under way
     error: BaseException | None = None
 
     @property
@@ -105,9 +112,14 @@ class _Waiting:
 class Pending:
     """Rows handed in and not yet waited for."""
 
-    def __init__(self, call: _Call) -> None:
-        """Stand for a call."""
-        self._call = call
+    def __init__(self, call: _Call, device: _Device | None) -> None:
+        """Stand for a call; one without rows has no device."""
+        self._call, self._device = call, device
+
+    def drop(self) -> None:
+        """Give the rows up, and return when none of them is in a pass any more."""
+        if self._device is not None:
+            self._device.drop(self._call)
 
     def result(self) -> list[RowScores]:
         """Wait for the scores, in the order of the rows.
@@ -176,13 +188,13 @@ class Batching:
         call = _Call([None] * len(rows), len(rows))
         if not rows:
             call.ended.set()
-            return Pending(call)
+            return Pending(call, None)
         name = str(kind.device)
         with self._lock:
             device = self._devices.get(name) or self._devices.setdefault(name, _Device(self, name))
         now = time.monotonic()
         device.add([_Waiting(kind, row, call, place, now, on_cpu) for place, row in enumerate(rows)])
-        return Pending(call)
+        return Pending(call, device)
 
     def report(self, report: PassReport) -> None:
         """Tell the observer of a pass."""
@@ -214,6 +226,12 @@ class _Device:
                 self._running = True
                 threading.Thread(target=self._run, name=f"laya-forward-{self._name}", daemon=True).start()
 
+    def drop(self, call: _Call) -> None:
+        with self._changed:
+            call.fail(RuntimeError("the rows were given up"))
+            self._drop_given_up()
+        call.idle.wait()
+
     def _run(self) -> None:
         while chosen := self._next_pass():
             try:
@@ -223,7 +241,10 @@ class _Device:
                 logger.exception("device %s: sharing a forward pass failed", self._name)
                 for one in chosen:
                     one.call.fail(error)
+            calls = [one.call for one in chosen]
             del chosen  # an evicted Agent's last rows must not hold its memory until the next pass
+            for call in calls:
+                call.idle.set()
 
     def _next_pass(self) -> list[_Waiting] | None:
         """Wait for rows and take those of the next pass; None when there were none for a while."""
@@ -256,6 +277,8 @@ class _Device:
         lengths = [self._queue[place].row.tokens for place in same]
         places = [same[at] for at in choose_pass(lengths, self._limits())]
         chosen = [self._queue[place] for place in places]
+        for one in chosen:
+            one.call.idle.clear()
         gone = set(places)
         self._queue = deque(one for place, one in enumerate(self._queue) if place not in gone)
         return chosen

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from laya.asking import add_routing, ask, ask_together, single_result
+from laya.asking import add_routing, ask, ask_groups, single_result
 from laya.catalog import DEFAULT_MODELS
 from laya.confidence import check_min_confidence
 from laya.context import PredictContext, new_run_id
@@ -371,8 +371,8 @@ class Router(HookRegistry):
             left = [(request, ctx) for request, ctx in group if ctx.results is None]
             if left and self.defer_load:
                 in_use.enter_context(self._using([ctx for _, ctx in group]))
-            for shared in by_pass(left):
-                ask_together(shared, batch_size)
+            if left:
+                ask_groups(by_pass(left), batch_size)
             for request, ctx in group:
                 add_routing(ctx)
                 measure(ctx, request.min_confidence)
