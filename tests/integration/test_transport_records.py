@@ -51,6 +51,15 @@ def test_acknowledgements_travel_together(server: EmbeddedServer, client: redis.
         assert commands.since()["hdel"] == 1
 
 
+def test_a_take_carries_what_would_else_be_sent_beside_a_wait(server: EmbeddedServer, ours: Connection) -> None:
+    publish(ours, "jobs", "one")
+    with Loop(server.url, "jobs") as loop:
+        loop.got(1)
+        loop.held[0].ack()
+        assert loop.send() == "take"
+        assert not loop.channel.records.noted
+
+
 def test_acknowledgements_do_not_wait_for_a_message(
     server: EmbeddedServer, client: redis.Redis, ours: Connection
 ) -> None:
@@ -454,7 +463,7 @@ def test_a_consumer_that_was_too_busy_to_hear_a_bell_takes_first(
     publish(ours, "jobs", "one")
     with Loop(server.url, "jobs") as loop:
         qos = loop.channel.qos
-        qos.can_consume = lambda: not loop.held  # the first message fills the worker; its take found no other
+        qos.room, qos.can_consume = (lambda: 5), (lambda: not loop.held)  # its take found no second message
         loop.got(1)
         loop.turn_for(0.2)
         assert loop.channel.taker.in_flight is None
@@ -477,7 +486,6 @@ def test_a_bell_is_taken_down_with_the_last_message(
     publish(ours, "jobs", *range(5))
     with Loop(server.url, "jobs") as loop:
         loop.got(5)
-        loop.idle()
         assert client.exists("laya.bell.jobs") == 0
 
 
