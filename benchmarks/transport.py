@@ -39,12 +39,24 @@ class Size:
     tasks: int
     kills: int
     server_kills: tuple[int, ...]
+    killed: tuple[str, ...] = KINDS
 
 
 FULL = Size(
     rounds=5, noops=4000, waiting=100_000, huge=150, alone=400, idle_s=20.0, tasks=12_000, kills=30, server_kills=(0, 5)
 )
-QUICK = Size(rounds=1, noops=400, waiting=2000, huge=10, alone=20, idle_s=2.0, tasks=300, kills=1, server_kills=(1,))
+QUICK = Size(
+    rounds=1,
+    noops=400,
+    waiting=2000,
+    huge=10,
+    alone=20,
+    idle_s=2.0,
+    tasks=300,
+    kills=1,
+    server_kills=(1,),
+    killed=("ours",),
+)
 
 
 # --- what is lost ---
@@ -79,7 +91,7 @@ def losses(home: Path, size: Size) -> list[Figure]:
     figures = []
     for server_kills in size.server_kills:
         what = f"worker, {server_kills} of the server" if server_kills else "worker"
-        for kind in KINDS:
+        for kind in size.killed:
             with Side(kind, home / f"kills{server_kills}", visibility_timeout=5, durable=bool(server_kills)) as side:
                 missing = lost(side, size.tasks, size.kills, server_kills)
             name = f"lost of {size.tasks:,} tasks, {size.kills} kills of the {what}: {kind}"

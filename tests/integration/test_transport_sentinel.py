@@ -53,7 +53,7 @@ def test_a_worker_follows_a_promoted_replica(tmp_path: Path) -> None:
         # What the replica did not get to know before the promotion (a result, an acknowledgement) is done again.
         with WireWorker(tmp_path, url, "-c", "4", WIRE_VISIBILITY="5") as worker:
             assert app.tasks["echo"].delay("before").get(timeout=20) == "before"
-            results = [app.tasks["note"].delay(0.4) for _ in range(12)]
+            results = [app.tasks["note"].delay(1.5) for _ in range(8)]
             wait_until(lambda: client.llen("runs") == 4, what="the first tasks")
             client.set("published", 1)
             assert client.wait(1, 2000) == 1  # with it, all that was published has reached the replica

@@ -228,13 +228,13 @@ def test_a_worker_survives_a_time_as_a_replica(trouble: Trouble) -> None:
 
 def test_a_worker_survives_a_killed_server_and_repeats_nothing_that_runs(trouble: Trouble) -> None:
     trouble.client.delete("runs")
-    results = [trouble.app.tasks["note"].delay(0.5) for _ in range(12)]
+    results = [trouble.app.tasks["note"].delay(1.5) for _ in range(8)]
     wait_until(lambda: trouble.client.llen("runs") == 4, what="the first tasks")
     trouble.server.kill()
     trouble.server.start()
     assert [result.get(timeout=60) for result in results] == [result.id for result in results]
     wait_until(trouble.settled, what="the acknowledgements")
-    assert trouble.client.llen("runs") == 12
+    assert trouble.client.llen("runs") == 8
 
 
 def test_a_worker_waits_for_a_server_that_loads(trouble: Trouble) -> None:
