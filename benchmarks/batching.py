@@ -108,7 +108,7 @@ def alone(directory: Path, rounds: int) -> list[Figure]:
     return [at_most("alone, against a direct call (simulated device)", ratio, 1.10)]
 
 
-def real_encoder(directory: Path, requests: int, dtype: str) -> list[Figure]:
+def real_encoder(directory: Path, requests: int, rounds: int, dtype: str) -> list[Figure]:
     """Lengths of 20 to 300 tokens, 32 requests outstanding, two questions, against one at a time in fp32."""
     path = str(write_random_checkpoint(directory / "random", hidden=384, layers=6))
     rng = random.Random(7)
@@ -131,7 +131,7 @@ def real_encoder(directory: Path, requests: int, dtype: str) -> list[Figure]:
 
     reports.clear()
     rates: dict[str, list[float]] = {"one": [], "shared": []}
-    for _ in range(3):
+    for _ in range(rounds):
         rates["one"].append(_rate(alone_at_a_time, states))
         rates["shared"].append(_rate(lambda state: shared.predict(state, questions), states))
     ratio = statistics.median(rates["shared"]) / statistics.median(rates["one"])
@@ -197,7 +197,7 @@ def main() -> int:
         figures += bulk(directory, requests)
         figures += alone(directory, 30 if options.quick else 200)
         for dtype in ("fp32", "bf16"):
-            figures += real_encoder(directory, 40 if options.quick else 300, dtype)
+            figures += real_encoder(directory, 12 if options.quick else 64, 1 if options.quick else 3, dtype)
         if options.plot:
             plot(options.plot, directory, requests)
     return report("Shared forward passes", figures, options.json)
