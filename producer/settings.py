@@ -11,6 +11,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from producer.checkpoints import BUILT_IN, CheckpointSource, default_of, parse_checkpoints
+from producer.transport_name import TRANSPORTS
 
 MEBIBYTE = 1024 * 1024
 
@@ -52,6 +53,14 @@ class ProducerSettings(BaseSettings):
         validation_alias=AliasChoices("CELERY_TASK_ALWAYS_EAGER"),
         description="Answer in this process, with `producer.testing`; the variable has no `LAYA_` before it.",
     )
+
+    @field_validator("broker_url", "result_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        # The value is not repeated: it may hold a password.
+        if value is not None and value.partition("://")[0] not in TRANSPORTS:
+            raise ValueError("expected a URL that begins with redis://, rediss:// or sentinel://")
+        return value
 
     @field_validator("checkpoints", mode="before")
     @classmethod

@@ -109,6 +109,8 @@ def test_a_backend_needs_the_names_only_and_a_worker_the_sources(environment: En
         ({"LAYA_MAX_LOADED": "0"}, "greater than or equal to 1"),
         ({"LAYA_MAX_PAYLOAD": "0"}, "greater than 0"),
         ({"LAYA_VISIBILITY_TIMEOUT": "soon"}, "valid integer"),
+        ({"LAYA_BROKER_URL": "http://broker"}, "begins with redis://, rediss:// or sentinel://"),
+        ({"LAYA_RESULT_URL": "results:6379"}, "begins with redis://, rediss:// or sentinel://"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(

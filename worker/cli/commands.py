@@ -44,7 +44,8 @@ def run() -> None:
         report(error.message)
         sys.exit(Code.UNREACHABLE)
     except (OperationalError, RedisError) as error:
-        report(f"the server does not answer: {error}; check that it runs, and that LAYA_BROKER_URL names it")
+        reason = str(error).rstrip(".")
+        report(f"the server does not answer: {reason}; check that it runs, and that LAYA_BROKER_URL names it")
         sys.exit(Code.UNREACHABLE)
     except LayaError as error:
         report(f"{type(error).__name__}: {error.message}")

@@ -78,7 +78,7 @@ def server(settings: WorkerSettings) -> Iterator[Finding]:
     try:
         facts = client.info()
     except redis.RedisError as error:
-        yield Finding(Verdict.FAULT, "broker", f"{where}: {error}; start it, or set LAYA_BROKER_URL")
+        yield Finding(Verdict.FAULT, "broker", f"{where}: {str(error).rstrip('.')}; start it, or set LAYA_BROKER_URL")
         return
     finally:
         client.close()

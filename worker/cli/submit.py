@@ -32,7 +32,7 @@ def submit(
     min_confidence: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Mark answers below it, 0 to 1.")
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the answer.")] = 30.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="How long to wait for the answer.")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Ask questions about a text, and print the answers."""
