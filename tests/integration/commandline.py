@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -46,15 +47,22 @@ def laya_workers(
 
 
 class CommandLine:
-    """One `laya-workers` command and all processes that come of it, recognised by a variable that they inherit."""
+    """One `laya-workers` command and all processes that come of it.
+
+    They are recognised by a variable that they inherit; a server overwrites its environment with its title, and is
+    recognised by the directory that it works in.
+    """
 
     def __init__(self, tmp_path: Path, *arguments: str, **environment: str) -> None:
         self.mark = uuid.uuid4().hex
+        self._scratch = tmp_path / f"scratch-{self.mark[:8]}"
+        self._scratch.mkdir()
         self.output_path = tmp_path / f"output-{self.mark[:8]}.txt"
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("LAYA_", "CELERY_", "FLOWER_"))
         }
         settings = {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", MARK: self.mark}
+        settings["TMPDIR"] = str(self._scratch)
         with self.output_path.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "worker.cli", *arguments],
@@ -76,13 +84,16 @@ class CommandLine:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.status() == psutil.STATUS_ZOMBIE or process.environ().get(MARK) != self.mark:
+                if process.status() == psutil.STATUS_ZOMBIE or not self._is_ours(process):
                     continue
                 if part_of_command in " ".join(process.cmdline()):
                     found.append(process)
             except psutil.Error:
                 continue
         return found
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        return process.environ().get(MARK) == self.mark or Path(process.cwd()).is_relative_to(self._scratch)
 
     def ends(self, seconds: float) -> int:
         """Wait for the command itself; its exit code."""
@@ -96,7 +107,10 @@ class CommandLine:
         until(lambda: not self.processes(), seconds, f"every process gone; left: {self.processes()}\n{self.output}")
 
     def clean_up(self) -> None:
-        """Kill whatever is left, for the next test's sake."""
+        """End the command as its user would, and kill whatever is left, for the next test's sake."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
         for process in self.processes():
             process.kill()
         self.process.wait()
