@@ -178,6 +178,14 @@ def test_status_without_a_broker_is_one_line_and_code_3() -> None:
     assert run.returncode == 3
 
 
+def test_doctor_asks_sentinels_where_the_broker_is() -> None:
+    run = laya_workers("doctor", LAYA_BROKER_URL="sentinel://127.0.0.1:1;sentinel://127.0.0.1:2")
+    (broker,) = [line for line in run.stdout.splitlines() if " broker " in line]
+    assert "No master found" in broker
+    assert len(broker) < 200
+    assert run.returncode == 1
+
+
 def test_doctor_names_a_broker_that_is_down_and_a_missing_checkpoint() -> None:
     run = laya_workers(
         "doctor", LAYA_CHECKPOINTS="english=/no/where", LAYA_BROKER_URL=f"redis://127.0.0.1:{free_port()}/0"

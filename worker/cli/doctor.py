@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 
-import redis
 import typer
+from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
+from redis.exceptions import RedisError
 from rich.text import Text
 
+from producer.app import PredictionApp
 from worker.cli.checkpoints import state_of
 from worker.cli.screen import Code, CommandError, out
 from worker.settings import WorkerSettings
 
 PACKAGES = ("celery", "kombu", "redis", "torch", "transformers", "flower")
-CONNECT_SECONDS = 2.0
 
 
 class Verdict(StrEnum):
@@ -71,17 +72,15 @@ def packages(_: WorkerSettings) -> Iterator[Finding]:
 
 def server(settings: WorkerSettings) -> Iterator[Finding]:
     """Whether the broker answers, and keeps what it is given."""
-    where = maybe_sanitize_url(settings.broker_url)  # without the password
-    client = redis.Redis.from_url(
-        settings.broker_url, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS
-    )
+    where = ";".join(map(maybe_sanitize_url, settings.broker_url.split(";")))  # without the passwords
     try:
-        facts = client.info()
-    except redis.RedisError as error:
-        yield Finding(Verdict.FAULT, "broker", f"{where}: {str(error).rstrip('.')}; start it, or set LAYA_BROKER_URL")
+        # As workers and backends connect, so that sentinels and TLS count too.
+        with PredictionApp(settings).connection_for_read() as connection:
+            facts = connection.default_channel.client.info()
+    except (RedisError, OperationalError, OSError) as error:
+        reason = str(error).partition(" : <")[0].rstrip(".")  # redis-py adds the repr of each sentinel's client
+        yield Finding(Verdict.FAULT, "broker", f"{where}: {reason}; start it, or set LAYA_BROKER_URL")
         return
-    finally:
-        client.close()
     yield Finding(Verdict.GOOD, "broker", f"{where}, version {facts.get('valkey_version') or facts['redis_version']}")
     policy = facts.get("maxmemory_policy", "unknown")
     if policy == "noeviction":

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from worker.settings import WorkerSettings
+
 EXAMPLE = "laya-workers worker --concurrency 16 --hostname gpu0@%h"
 
 
@@ -22,6 +24,7 @@ def worker(
     """
     from celery.bin.celery import celery  # noqa: PLC0415 - a command line of its own, which the other commands need not
 
+    WorkerSettings()  # one that cannot be read is one line here, and a traceback where Celery imports the app
     sys.path.insert(0, str(Path.cwd()))  # LAYA_HOOKS may name modules that lie here
     command = ["-A", "worker", "worker", "--loglevel", "INFO", *(arguments or [])]
     celery(args=command, prog_name="celery", auto_envvar_prefix="CELERY")
