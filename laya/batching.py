@@ -27,6 +27,12 @@ logger = logging.getLogger(__name__)
 SMALLER_FOR_S: Final = 60.0
 """Seconds for which the budget of tokens stays lower after the device ran out of memory."""
 
+CPU_WASTE: Final = 0.03
+"""Share of padding in a pass on a CPU: it computes padding at the price of tokens, and another pass costs it little."""
+
+PASSES_AHEAD: Final = 8
+"""Full passes that a choice looks ahead for rows of like length."""
+
 IDLE_S: Final = 30.0
 """Seconds without a row after which a device's thread ends; the next row starts another."""
 
@@ -272,22 +278,30 @@ class _Device:
 
     def _take(self) -> list[_Waiting]:
         """Remove the rows of the next pass from the queue: those of the oldest row's checkpoint that fit with it."""
-        kind = self._queue[0].kind
-        same = [place for place, one in enumerate(self._queue) if one.kind is kind][:LOOK_AHEAD]
-        lengths = [self._queue[place].row.tokens for place in same]
-        places = [same[at] for at in choose_pass(lengths, self._limits())]
-        chosen = [self._queue[place] for place in places]
+        limits = self._limits()
+        seen: list[_Waiting] = []  # from the front of the queue, which alone is touched: it may be long
+        same: list[_Waiting] = []
+        look_ahead = min(LOOK_AHEAD, PASSES_AHEAD * limits.rows)
+        while self._queue and len(same) < look_ahead:
+            one = self._queue.popleft()
+            seen.append(one)
+            if one.kind is seen[0].kind:
+                same.append(one)
+        chosen = [same[at] for at in choose_pass([one.row.tokens for one in same], limits)]
         for one in chosen:
             one.call.idle.clear()
-        gone = set(places)
-        self._queue = deque(one for place, one in enumerate(self._queue) if place not in gone)
+        gone = set(map(id, chosen))
+        self._queue.extendleft(one for one in reversed(seen) if id(one) not in gone)
         return chosen
 
     def _limits(self) -> PassLimits:
         if self._tokens < self._batching.limits.tokens and time.monotonic() >= self._tokens_restored_at:
             logger.info("device %s: %d tokens a pass again", self._name, self._batching.limits.tokens)
             self._tokens = self._batching.limits.tokens
-        return replace(self._batching.limits, tokens=self._tokens)
+        waste = self._batching.limits.waste
+        if self._name == "cpu":
+            waste = min(waste, CPU_WASTE)
+        return replace(self._batching.limits, tokens=self._tokens, waste=waste)
 
     def _compute(self, chosen: list[_Waiting]) -> None:
         """Run one pass; when it fails, its halves, until the failing rows stand alone."""
