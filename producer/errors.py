@@ -98,8 +98,7 @@ class PayloadTooLarge(LayaError):
 
 
 class QueueFull(LayaError):
-    """More requests wait for this checkpoint than LAYA_MAX_QUEUE allows. Try again later, shed load, or add
-    workers."""
+    """More requests wait for this checkpoint than its queue may hold. Try again later, shed load, or add workers."""
 
     retry = True
 
@@ -128,7 +127,7 @@ class PredictionFailed(LayaError):
 
 
 class PoisonedRequest(LayaError):
-    """Workers died while they worked on this request, so it was set aside. Look at it with `laya-workers dead`
+    """Workers died while they worked on this request, so it was set aside. Find out what in it does that
     before you send it again."""
 
 
