@@ -33,6 +33,11 @@ class ProducerSettings(BaseSettings):
     sentinel_master: str = Field(
         "mymaster", description="Name by which the sentinels of a `sentinel://` URL know the server."
     )
+    namespace: str = Field(
+        "laya",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="First part of every key beside the queues: deployments that share a server must not share it.",
+    )
     checkpoints: Annotated[tuple[CheckpointSource, ...], NoDecode] = Field(
         BUILT_IN,
         description="Registered checkpoints: `english=/path,multilingual=repo:subfolder@revision,small`.",
