@@ -23,6 +23,7 @@ from laya.context import PredictContext
 from laya.decoding import decode_answers, primary_subtag
 from laya.hooks import HookCallable, HookRegistry, nested_calls_fire_defaults
 from laya.lifecycle import fail
+from laya.phases import FORWARD, TOKENISE, phase, recording
 from laya.questions import Question, check_states, parse_questions
 from laya.rows import EncodedState, Row, RowScores
 
@@ -210,7 +211,8 @@ class Agent(HookRegistry):
             ctx.started_at = time.perf_counter()
             try:
                 run.fire("on_predict_start", ctx)
-                left = None if ctx.results is not None else self._inference(ctx, size, lang)
+                with recording(ctx.phases):
+                    left = None if ctx.results is not None else self._inference(ctx, size, lang)
             except BaseException as error:
                 fail(ctx, run, error, min_confidence)
                 raise
@@ -257,7 +259,8 @@ class Agent(HookRegistry):
             return Inference(lambda: [_empty_result() for _ in states])
 
         def encode(chunk: Sequence[Any]) -> list[EncodedState]:
-            return [self._encode_state(state, questions, max_len, head_max_len) for state in chunk]
+            with phase(TOKENISE):
+                return [self._encode_state(state, questions, max_len, head_max_len) for state in chunk]
 
         if self.batching is not None:
             # Shared passes are packed by tokens, and better the more rows they can choose from.
@@ -294,7 +297,8 @@ class Agent(HookRegistry):
         return self.checkpoint.kind.encode(state, questions, max_len, head_max_len)
 
     def _forward(self, rows: Sequence[Row]) -> list[RowScores]:
-        return self.checkpoint.kind.forward(rows)
+        with phase(FORWARD):
+            return self.checkpoint.kind.forward(rows)
 
     def _decode_answers(
         self, questions: Sequence[Question], scores: Sequence[RowScores], lang: str | None

@@ -6,18 +6,20 @@ The Router decides what is asked together and fires the events around it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from laya.calls import BatchCall
 from laya.context import PredictContext
 from laya.grouping import Request, calibrated_language
 from laya.hooks import defaults_already_fired
+from laya.phases import recording
 from laya.questions import check_state
 
 
 def ask(ctx: PredictContext, request: Request) -> None:
     """Answer one started request with its Agent: `ctx.results` becomes its result, with `routing`."""
-    with defaults_already_fired():
+    with defaults_already_fired(), recording(ctx.phases):
         result = _agent(ctx).system_one(_single_state(ctx), ctx.questions, **_budgets(ctx, request))
     _deliver(ctx, result)
 
@@ -35,7 +37,7 @@ def ask_groups(groups: Sequence[Group], batch_size: int | None) -> None:
     if len(groups) == 1 or any(getattr(ctx.agent, "batching", None) is None for group in groups for _, ctx in group):
         for group in groups:
             states, questions, options = _call_of(group, batch_size)
-            with defaults_already_fired():
+            with defaults_already_fired(), _recording(group):
                 results = _agent(group[0][1]).predict_batch(states, questions, **options)
             _deliver_all(group, results)
         return
@@ -43,15 +45,22 @@ def ask_groups(groups: Sequence[Group], batch_size: int | None) -> None:
     try:
         for group in groups:
             states, questions, options = _call_of(group, batch_size)
-            with defaults_already_fired():
+            with defaults_already_fired(), _recording(group):
                 begun.append((group, _agent(group[0][1]).begin_batch(states, questions, **options)))
         while begun:
             group, call = begun.pop()
-            _deliver_all(group, call.finish())
+            with _recording(group):
+                results = call.finish()
+            _deliver_all(group, results)
     except BaseException as error:
         for _, call in reversed(begun):
             call.abandon(error)
         raise
+
+
+def _recording(group: Group) -> AbstractContextManager[None]:
+    """What one call of the Agent takes is a part of every request that it answers."""
+    return recording(*(ctx.phases for _, ctx in group))
 
 
 def _call_of(group: Group, batch_size: int | None) -> tuple[list[Any], Mapping[Any, Any], dict[str, Any]]:

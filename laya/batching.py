@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from laya.passes import LOOK_AHEAD, MAX_ROWS, MAX_TOKENS, MAX_WASTE, PassLimits, choose_pass
+from laya.phases import BATCH_WAIT, FORWARD, tell
 from laya.residency import free_memory
 from laya.rows import Kind, Row, RowScores
 
@@ -89,6 +90,9 @@ class _Call:
     ended: threading.Event = field(default_factory=threading.Event)
     idle: threading.Event = field(default_factory=_set_event)  # none of its rows is in a pass under way
     error: BaseException | None = None
+    submitted: float = 0.0  # time.perf_counter(), as are the other two
+    started: float = 0.0  # of the first pass with one of its rows
+    finished: float = 0.0  # of the last
 
     @property
     def over(self) -> bool:
@@ -144,6 +148,9 @@ class Pending:
             raise
         if call.error is not None:
             raise copy.copy(call.error) from call.error
+        if call.scores:
+            tell(BATCH_WAIT, call.submitted, call.started)
+            tell(FORWARD, call.started, call.finished)
         return [scores for scores in call.scores if scores is not None]
 
 
@@ -191,7 +198,7 @@ class Batching:
             rows: the rows of one call.
             on_cpu: the same checkpoint on the CPU, for `cpu_fallback`; without it such rows fail.
         """
-        call = _Call([None] * len(rows), len(rows))
+        call = _Call([None] * len(rows), len(rows), submitted=time.perf_counter())
         if not rows:
             call.ended.set()
             return Pending(call, None)
@@ -308,14 +315,18 @@ class _Device:
         chosen = [one for one in chosen if not one.call.over]
         if not chosen:
             return
-        started = time.monotonic()
+        started, began = time.monotonic(), time.perf_counter()
+        for one in chosen:
+            one.call.started = one.call.started or began
         try:
             scores = chosen[0].kind.forward([one.row for one in chosen])
         except Exception as error:  # noqa: BLE001  # the error of its rows' calls, not of this thread
             self._after_failure(chosen, error, started)
             return
         self._report(chosen, started, "done")
+        finished = time.perf_counter()
         for one, row_scores in zip(chosen, scores, strict=True):
+            one.call.finished = finished
             one.call.deliver(one.place, row_scores)
 
     def _after_failure(self, chosen: list[_Waiting], error: Exception, started: float) -> None:
@@ -358,6 +369,7 @@ class _Device:
         except Exception as error:  # noqa: BLE001  # the error of its call
             alone.call.fail(error)
         else:
+            alone.call.finished = time.perf_counter()
             alone.call.deliver(alone.place, scores)
 
     def _report(self, chosen: list[_Waiting], started: float, outcome: str, *, out_of_memory: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from laya.context import PredictContext
 from laya.hooks import HookRun, nested_calls_fire_defaults
 from laya.lifecycle import fail, measure
+from laya.phases import recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class BatchCall:
         with nested_calls_fire_defaults():
             try:
                 if self._left is not None:
-                    ctx.results = self._left.results()
+                    with recording(ctx.phases):
+                        ctx.results = self._left.results()
                 measure(ctx, self._min_confidence)
             except BaseException as error:
                 fail(ctx, self._run, error, self._min_confidence)

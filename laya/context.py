@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from laya.phases import Phase
+
 if TYPE_CHECKING:
     from laya.agent import Agent
     from laya.router import Router
@@ -40,6 +42,7 @@ class PredictContext:
         started_at: `time.perf_counter()` just before `on_predict_start`.
         elapsed_ms: milliseconds from `started_at` to the end of the prediction.
         error: what the call failed with, None otherwise.
+        phases: what the call's parts took, in the order in which they ended; see `laya.phases`.
     """
 
     states: list[Any]
@@ -56,6 +59,7 @@ class PredictContext:
     started_at: float = field(default_factory=time.perf_counter)
     elapsed_ms: float | None = None
     error: BaseException | None = None
+    phases: list[Phase] = field(default_factory=list)
 
     def skip(self, results: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Answer the call from these results: no tokenisation and no forward pass; `on_predict_end` still runs.

@@ -18,6 +18,7 @@ from laya.context import PredictContext, new_run_id
 from laya.grouping import Request, by_checkpoint, by_pass, check_requests, context_of
 from laya.hooks import HookCallable, HookRegistry, HookRun
 from laya.lifecycle import end_in_reverse, fail, measure
+from laya.phases import LOAD, phase, recording
 from laya.residency import Residency
 from laya.routing import LangGuess, RouteDecision, decide, prefer_resident_stand_in
 from laya.sources import Source, Sources
@@ -168,7 +169,8 @@ class Router(HookRegistry):
             "revision": self.revisions.get(name, self.revision),
             "expected_sha256": self.sha256_digests.get(name),
         }
-        return Agent(repo, **(arguments | self.agent_kwargs))
+        with phase(LOAD):
+            return Agent(repo, **(arguments | self.agent_kwargs))
 
     def _announce(self, evicted: Sequence[str], built: tuple[str, Any] | None) -> None:
         run = self.hook_run()
@@ -388,7 +390,9 @@ class Router(HookRegistry):
         """Keep the contexts' checkpoint in use for the block, and leave the time that it took to load out of theirs."""
         name = contexts[0].model
         before = time.perf_counter()
-        with self._residency.use(name, lambda: self._build(name)) as agent:  # type: ignore[arg-type]
+        with ExitStack() as in_use:
+            with recording(*(ctx.phases for ctx in contexts)):
+                agent = in_use.enter_context(self._residency.use(name, lambda: self._build(name)))  # type: ignore[arg-type]
             loading = time.perf_counter() - before
             for ctx in contexts:
                 ctx.agent = agent

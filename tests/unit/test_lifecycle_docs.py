@@ -20,7 +20,7 @@ import pytest
 
 import laya
 import laya.hooks
-from laya import Agent, PredictContext, Router
+from laya import Agent, PredictContext, Router, phases
 from laya.catalog import DEFAULT_MODELS
 from laya.hooks import HOOK_EVENTS, clear_default_hooks
 
@@ -68,6 +68,7 @@ def identifiers(code: str) -> set[str]:
 def known() -> set[str]:
     """Every name that the public interface has: classes, methods, options, context fields, keys of results."""
     names = set(dir(builtins)) | set(dir(contextvars)) | set(HOOK_EVENTS) | set(DEFAULT_MODELS) | OTHERS | {"laya"}
+    names |= {phases.LOAD, phases.TOKENISE, phases.BATCH_WAIT, phases.FORWARD}
     names |= set(laya.__all__) | set(dir(laya.hooks)) | {field.name for field in fields(PredictContext)}
     for owner in (Agent, Router, PredictContext, laya.BaseHook, laya.AsyncHook):
         names |= {name for name in dir(owner) if not name.startswith("_")}
