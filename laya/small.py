@@ -7,6 +7,7 @@ what a folder holds is decided in `laya.small_build`.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import importlib.metadata
@@ -200,6 +201,11 @@ def _forget_unused(name: str, cache: Path) -> None:
 
 def main() -> None:
     """Build what is missing and print one line for each small checkpoint."""
+    argparse.ArgumentParser(
+        prog="python -m laya.small",
+        description="Build the two small checkpoints, if they are not there yet, and print where each is.",
+        epilog="They are kept in laya-workers below the user's cache directory, or where LAYA_CACHE_DIR says.",
+    ).parse_args()
     for name, source in SOURCES.items():
         started = time.perf_counter()
         was_there = folder(name).is_dir()

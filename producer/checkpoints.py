@@ -96,6 +96,12 @@ def queue_of(checkpoint: str) -> str:
     return f"{QUEUE_PREFIX}.{checkpoint}"
 
 
+def checkpoint_of(queue: str) -> str | None:
+    """The checkpoint whose requests a queue of that name holds; None for another queue."""
+    prefix, dot, checkpoint = queue.partition(".")
+    return checkpoint if prefix == QUEUE_PREFIX and dot else None
+
+
 def _parse_entry(entry: str) -> tuple[CheckpointSource, ...]:
     name, given, source = entry.partition("=")
     name, source = normalise_name(name), source.strip()

@@ -65,6 +65,8 @@ class ProducerSettings(BaseSettings):
         # The value is not repeated: it may hold a password.
         if value is not None and value.partition("://")[0] not in TRANSPORTS:
             raise ValueError("expected a URL that begins with redis://, rediss:// or sentinel://")
+        if value is not None and ";" in value and not value.startswith("sentinel://"):
+            raise ValueError("expected one server, found several; sentinel:// takes a list of sentinels")
         return value
 
     @field_validator("checkpoints", mode="before")

@@ -13,15 +13,17 @@ from typing import Any, Final
 from celery import bootsteps, signals
 from celery.apps.worker import Worker
 from kombu.entity import Exchange, Queue
+from pydantic import ValidationError
 
 from producer.app import PredictionApp
 from producer.app import app as producer_app
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.tasks import submit_prediction, submit_predictions
 from worker import inspection  # noqa: F401 - makes `celery -A worker inspect resident` known on both sides
+from worker.control import ControlStep
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.room import RoomStep
-from worker.settings import WorkerSettings
+from worker.settings import WorkerSettings, problems
 
 # Threads, each working on one message: enough for a large batch to form under them.
 CONCURRENCY: Final = 32
@@ -50,6 +52,7 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
 
         service = Serving(parent.app.settings)
         parent.app.service = service
+        service.tally.watch({submit_prediction.name, submit_predictions.name})
         # The worker sends this when its pool has finished, so no request is at work any longer.
         signals.worker_shutdown.connect(lambda **_: service.close(), sender=parent, weak=False)
         service.start()
@@ -64,7 +67,7 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS},
     )
-    app.steps["worker"].add(ServingStep)
+    app.steps["worker"].update({ServingStep, ControlStep})
     app.steps["consumer"].add(RoomStep)
     for task in (submit_prediction, submit_predictions):
         app.tasks[task.name].Request = "worker.messages:PredictionMessage"
@@ -76,5 +79,22 @@ def _queue(name: str) -> Any:
     return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
 
 
-app = prepare(producer_app, WorkerSettings())
+def read_settings() -> WorkerSettings:
+    """The settings of the environment. One that cannot be read is an error where this module is imported, and ends a
+    command line (Celery's, which would show it with its traceback) with one line.
+
+    Raises:
+        ValidationError: a setting cannot be read, and nobody typed a command.
+    """
+    try:
+        return WorkerSettings()
+    except ValidationError as error:
+        click = sys.modules.get("click")
+        if click is None or click.get_current_context(silent=True) is None:
+            raise
+        print(f"error: {problems(error)}", file=sys.stderr)
+        raise SystemExit(os.EX_CONFIG) from None
+
+
+app = prepare(producer_app, read_settings())
 """The app of this process, for the settings of its environment."""

@@ -1,26 +1,95 @@
-"""What a worker tells about its checkpoints when it is asked: `celery -A worker inspect resident`.
+"""What a worker tells about itself when it is asked: `celery -A worker inspect resident`.
 
 The command line, the demo and an operator ask over Celery's remote control. Nothing here changes anything.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+from dataclasses import asdict
+from functools import cache
 from typing import Any, TypedDict
 
 from celery.worker.control import inspect_command
 
+from producer.checkpoints import checkpoint_of
+
 
 class Holdings(TypedDict):
-    """The answer: checkpoints in memory, least recently used first, and how often each was loaded since the start."""
+    """The answer. Times are Unix times of the worker's clock, in seconds.
+
+    Attributes:
+        resident: checkpoints in memory, least recently used first; `since` says since when each.
+        loads: how often each was loaded since the start.
+        loading: those that are being loaded, and since when.
+        failures: those whose latest load failed: `at` and `reason`.
+        pinned: those that LAYA_PRELOAD keeps in memory.
+        max_loaded: how many are held at once.
+        serves: checkpoints whose queues this worker reads, when it holds them or fetches them.
+        device: where it computes.
+        in_flight: messages that are being worked on.
+        answered, failed: requests since the start, by checkpoint, and those that ended with an error.
+        rates: answers a second, by checkpoint.
+        pid, host, started, now: which process, since when, and when it answered.
+    """
 
     resident: list[str]
+    since: dict[str, float]
     loads: dict[str, int]
+    loading: dict[str, float]
+    failures: dict[str, dict[str, Any]]
+    pinned: list[str]
+    max_loaded: int
+    serves: list[str]
+    device: str
+    in_flight: int
+    answered: dict[str, int]
+    failed: int
+    rates: dict[str, float]
+    pid: int
+    host: str
+    started: float
+    now: float
 
 
 @inspect_command(name="resident")  # type: ignore[untyped-decorator]
 def resident(state: Any, **_: Any) -> Holdings:
-    """Checkpoints in memory, and how often each was loaded since the start."""
+    """Checkpoints in memory and being loaded, requests in flight, answers a second."""
     service = state.app.service
-    if service is None:
-        return {"resident": [], "loads": {}}
-    return {"resident": service.router.loaded, "loads": service.loads.by_name()}
+    tally = service.tally.snapshot()
+    return {
+        "resident": service.router.loaded,
+        "since": dict(tally.since),
+        "loads": service.loads.by_name(),
+        "loading": dict(tally.loading),
+        "failures": {name: asdict(failure) for name, failure in tally.failures.items()},
+        "pinned": list(service.settings.preloaded),
+        "max_loaded": service.router.max_loaded,
+        "serves": _serves(state),
+        "device": _device(service.settings.device),
+        "in_flight": tally.in_flight,
+        "answered": dict(tally.answered),
+        "failed": tally.failed,
+        "rates": {name: round(rate, 3) for name, rate in tally.rates.items()},
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": service.tally.started,
+        "now": tally.now,
+    }
+
+
+def _serves(state: Any) -> list[str]:
+    """The checkpoints of the queues that the consumer was given, by Celery's `--queues` or by the settings."""
+    names = (checkpoint_of(queue) for queue in state.app.amqp.queues.consume_from)
+    return [name for name in names if name is not None]
+
+
+@cache
+def _device(wanted: str | None) -> str:
+    from laya.device import pick_device  # noqa: PLC0415 - imports torch, which a worker that serves has
+
+    try:
+        return str(pick_device(wanted))
+    except (RuntimeError, ValueError):
+        return f"{wanted} (not there)"

@@ -28,7 +28,9 @@ from producer.errors import (
 )
 from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
+from worker.control import Orders
 from worker.settings import WorkerSettings
+from worker.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class ServingRouter(Router):
     def __init__(self, settings: WorkerSettings) -> None:
         """Make the Router of a worker's settings; nothing is loaded yet."""
         self._served = settings.names
+        self.tally = Tally()
         sources = sources_of(settings.checkpoints)
         super().__init__(
             models=sources,
@@ -73,9 +76,15 @@ class ServingRouter(Router):
         """The registered name; the library's built-in ones count only where they are registered."""
         return canonical_name(name, self._served)
 
+    def load_anew(self, name: str) -> Any:
+        """Load a checkpoint, also where that failed a moment ago."""
+        self._residency.forget_failure(self.resolve(name))
+        return self.load(name)
+
     def _build(self, name: str) -> Any:
         try:
-            return super()._build(name)
+            with self.tally.loading(name):
+                return super()._build(name)
         except Exception as error:
             raise CheckpointUnavailable(
                 f"checkpoint {name!r} could not be loaded: {type(error).__name__}: {error}", {"checkpoint": name}
@@ -90,7 +99,9 @@ class Serving:
         self.settings = settings
         self.router = ServingRouter(settings)
         self.loads = LoadCount()
-        self.router.add_hook(self.loads)
+        self.tally = self.router.tally
+        self.router.add_hook([self.loads, self.tally])
+        self.orders = Orders(self.router, self.tally, settings.preloaded)
 
     def start(self) -> None:
         """Import what computes, so that it fails here if it is missing, and load the checkpoints of LAYA_PRELOAD.
@@ -107,6 +118,7 @@ class Serving:
 
     def close(self) -> None:
         """Let go of every checkpoint; `on_evict` fires for each."""
+        self.orders.close()
         try:
             self.router.unload()
         except Exception:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from laya.catalog import DEFAULT_MODELS, canonical_name
@@ -32,6 +32,11 @@ class WorkerSettings(ProducerSettings):
     )
     cpu_fallback: bool = Field(
         default=False, description="Compute what does not fit the device's memory on the CPU, instead of failing it."
+    )
+    remote_control: bool = Field(
+        default=True,
+        description="Obey control commands that change something (`load`, `unload`, Celery's own); 0 answers `inspect` "
+        "alone.",
     )
     hooks: Names = Field(
         (), description="Dotted paths to hook classes or factories, in order: `hooks.LoadCount,my_hooks.Redact`."
@@ -70,3 +75,16 @@ class WorkerSettings(ProducerSettings):
             return tuple(dict.fromkeys(canonical_name(name, self.names) for name in self.preload))
         except ValueError as error:
             raise ValueError(f"LAYA_PRELOAD: {error}; LAYA_CHECKPOINTS lists them") from None
+
+
+def problems(error: ValidationError) -> str:
+    """What is wrong with the settings, on one line that names each variable."""
+    return "; ".join(_problem(problem["loc"], problem["msg"]) for problem in error.errors())
+
+
+def _problem(location: tuple[int | str, ...], message: str) -> str:
+    """What is wrong with one setting; our own messages name the variable themselves."""
+    message = message.removeprefix("Value error, ")
+    if "LAYA_" in message or not location:
+        return message
+    return f"LAYA_{str(location[0]).upper()}: {message}"

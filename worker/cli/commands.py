@@ -13,10 +13,11 @@ from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 
-from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
+from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, UnknownCheckpoint
 from worker.cli import checkpoints, demo, doctor, serve, status, submit, up
 from worker.cli.screen import Code, CommandError, report
 from worker.server import ServerError
+from worker.settings import problems
 
 app = typer.Typer(
     name="laya-workers",
@@ -47,20 +48,15 @@ def run() -> None:
         reason = str(error).rstrip(".")
         report(f"the server does not answer: {reason}; check that it runs, and that LAYA_BROKER_URL names it")
         sys.exit(Code.UNREACHABLE)
+    except UnknownCheckpoint as error:
+        report(error.message)
+        sys.exit(Code.USAGE)
     except LayaError as error:
         report(f"{type(error).__name__}: {error.message}")
         sys.exit(Code.FAILED)
     except ValidationError as error:
-        report("; ".join(_setting(problem["loc"], problem["msg"]) for problem in error.errors()))
+        report(problems(error))
         sys.exit(Code.USAGE)
     except ServerError as error:
         report(str(error))
         sys.exit(Code.UNAVAILABLE)
-
-
-def _setting(location: tuple[int | str, ...], message: str) -> str:
-    """A line about a setting that could not be read; our own messages name the variable themselves."""
-    message = message.removeprefix("Value error, ")
-    if "LAYA_" in message or not location:
-        return message
-    return f"LAYA_{str(location[0]).upper()}: {message}"

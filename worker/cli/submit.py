@@ -38,6 +38,8 @@ def submit(
     """Ask questions about a text, and print the answers."""
     asked = read_questions(questions, preset)
     text = sys.stdin.read() if state == "-" else state
+    if not text.strip():
+        raise CommandError("the text is empty: there is nothing to ask about", Code.USAGE)
     result = predict(text, asked, timeout=timeout, model=model, min_confidence=min_confidence)
     if as_json:
         typer.echo(json.dumps(result, ensure_ascii=False, indent=2))
