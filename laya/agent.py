@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -22,6 +23,7 @@ from laya.confidence import check_min_confidence
 from laya.context import PredictContext
 from laya.decoding import decode_answers, primary_subtag
 from laya.hooks import HookCallable, HookRegistry, nested_calls_fire_defaults
+from laya.identity import CheckpointIdentity
 from laya.lifecycle import fail
 from laya.phases import FORWARD, TOKENISE, phase, recording
 from laya.questions import Question, check_states, parse_questions
@@ -121,6 +123,20 @@ class Agent(HookRegistry):
         """The torch module, its encoder at `model.encoder`."""
         return self.checkpoint.kind.model
 
+    @property
+    def identity(self) -> CheckpointIdentity | None:
+        """What was loaded, for keys of a cache; None where the files changed during the load.
+
+        Found out once, at load: files that change later change nothing here. The budgets are those of `cfg` now.
+        """
+        loaded = self.checkpoint.identity
+        if loaded is None:
+            return None
+        budgets = self.cfg["max_len"], self.cfg["head_max_len"]
+        if budgets == (loaded.max_len, loaded.head_max_len):
+            return loaded
+        return replace(loaded, max_len=budgets[0], head_max_len=budgets[1])
+
     def __repr__(self) -> str:
         """Name the checkpoint, its device and dtype."""
         return f"Agent({self.model_id!r}, device={str(self.device)!r}, dtype={str(self.dtype)!r})"
@@ -206,13 +222,13 @@ class Agent(HookRegistry):
         size = self.batch_size if batch_size is None else _check_batch_size(batch_size)
         run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
         ctx = PredictContext(states, questions, model=self.model_id, agent=self)  # type: ignore[arg-type]  # checked inside the lifecycle, where hooks see the refusal
-        ctx.max_len, ctx.head_max_len = max_len, head_max_len
+        ctx.lang, ctx.max_len, ctx.head_max_len = lang, max_len, head_max_len
         with nested_calls_fire_defaults():
             ctx.started_at = time.perf_counter()
             try:
                 run.fire("on_predict_start", ctx)
                 with recording(ctx.phases):
-                    left = None if ctx.results is not None else self._inference(ctx, size, lang)
+                    left = None if ctx.results is not None else self._inference(ctx, size)
             except BaseException as error:
                 fail(ctx, run, error, min_confidence)
                 raise
@@ -249,9 +265,11 @@ class Agent(HookRegistry):
 
     predict = system_one
 
-    def _inference(self, ctx: PredictContext, batch_size: int, lang: str | None) -> Inference:
+    def _inference(self, ctx: PredictContext, batch_size: int) -> Inference:
         """Check the call; hand its rows to the shared passes, or keep all work for when its results are wanted."""
         check_states(ctx.states)
+        lang = ctx.lang
+        _check_lang(lang)  # again: a start hook may have assigned it
         states, questions = list(ctx.states), parse_questions(ctx.questions)
         max_len = _budget("max_len", ctx.max_len, self.cfg)
         head_max_len = _budget("head_max_len", ctx.head_max_len, self.cfg)

@@ -17,10 +17,10 @@ from laya.phases import recording
 from laya.questions import check_state
 
 
-def ask(ctx: PredictContext, request: Request) -> None:
+def ask(ctx: PredictContext) -> None:
     """Answer one started request with its Agent: `ctx.results` becomes its result, with `routing`."""
     with defaults_already_fired(), recording(ctx.phases):
-        result = _agent(ctx).system_one(_single_state(ctx), ctx.questions, **_budgets(ctx, request))
+        result = _agent(ctx).system_one(_single_state(ctx), ctx.questions, **_options(ctx))
     _deliver(ctx, result)
 
 
@@ -64,8 +64,8 @@ def _recording(group: Group) -> AbstractContextManager[None]:
 
 
 def _call_of(group: Group, batch_size: int | None) -> tuple[list[Any], Mapping[Any, Any], dict[str, Any]]:
-    request, first = group[0]
-    options = _budgets(first, request) | ({} if batch_size is None else {"batch_size": batch_size})
+    _, first = group[0]
+    options = _options(first) | ({} if batch_size is None else {"batch_size": batch_size})
     return [_single_state(ctx) for _, ctx in group], first.questions, options
 
 
@@ -96,10 +96,9 @@ def _deliver(ctx: PredictContext, result: dict[str, Any]) -> None:
     ctx.results = [result]
 
 
-def _budgets(ctx: PredictContext, request: Request) -> dict[str, Any]:
+def _options(ctx: PredictContext) -> dict[str, Any]:
     """The options that say something: an attached Agent need not know the others."""
-    language = calibrated_language(request, ctx)
-    options = {"lang": language, "max_len": ctx.max_len, "head_max_len": ctx.head_max_len}
+    options = {"lang": calibrated_language(ctx), "max_len": ctx.max_len, "head_max_len": ctx.head_max_len}
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from laya.decoding import Calibration, read_calibration, with_languages
-from laya.device import pick_device, read_precision
+from laya.device import name_of_precision, pick_device, pick_precision, read_precision
 from laya.files import check_digests, read_json
+from laya.identity import CheckpointIdentity, ContentBesideLoad, make_identity
 from laya.location import CONFIG, locate
 from laya.questions import shown
 from laya.rows import Kind
@@ -41,7 +42,8 @@ class Checkpoint:
     ``source`` is what was asked for, ``path`` the directory that was read, and ``revision`` the commit for a
     checkpoint from the Hub, else None. ``config`` is `rl_agent_config.json` with defaults filled in. ``on_cpu`` gives
     the same kind on the CPU, loaded at the first call, for rows that the device has no memory for; None where the
-    device is the CPU already.
+    device is the CPU already. ``identity`` is of the files as they were loaded; None where they were changed
+    meanwhile, so that nobody can tell what was read.
     """
 
     source: str
@@ -51,6 +53,7 @@ class Checkpoint:
     kind: Kind
     calibration: Calibration
     on_cpu: Callable[[], Kind] | None = None
+    identity: CheckpointIdentity | None = None
 
 
 def load_checkpoint(
@@ -86,6 +89,7 @@ def load_checkpoint(
     located = locate(source, subfolder=subfolder, revision=revision, token=token)
     if expected_sha256 is not None:
         check_digests(located.path, expected_sha256)
+    content = ContentBesideLoad(located)
     config = read_config(located.path)
     load_kind = _kind_of(located.path, config)
     calibration = with_languages(read_calibration(config, str(located.path)), lang_temperatures)
@@ -94,7 +98,23 @@ def load_checkpoint(
     if chosen.type != "cpu":
         # In the CPU's own precision: it may not have the one that was asked for.
         on_cpu = functools.cache(lambda: load_kind(located.path, config, torch.device("cpu"), None))
-    return Checkpoint(str(source), located.path, located.revision, config, kind, calibration, on_cpu)
+    known = content.known()
+    identity = known and make_identity(known, name_of_precision(kind.dtype), config, calibration)
+    return Checkpoint(str(source), located.path, located.revision, config, kind, calibration, on_cpu, identity or None)
+
+
+def foresee_dtype(
+    config: Mapping[str, Any], device: str | int | torch.device | None, dtype: str | torch.dtype | None
+) -> str:
+    """The precision, by name, that a checkpoint with this configuration would compute in here.
+
+    Raises:
+        ValueError, RuntimeError: as `load_checkpoint`.
+    """
+    chosen, wanted = pick_device(device), read_precision(dtype)
+    if config.get("architecture") == "simulated":
+        return name_of_precision(torch.float32)  # it computes nothing
+    return name_of_precision(pick_precision(chosen, config["amp_dtype"], wanted))
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -37,11 +37,13 @@ class PredictContext:
         model: the checkpoint's resolved name (Router) or source (Agent).
         agent: the Agent that answers; None before it is loaded and in `on_evict`.
         router: the Router that was called, None under a bare Agent.
+        lang: the language that the call names, None where it names none. A start hook may assign another.
         max_len, head_max_len: token budgets of this call, None for the checkpoint's own.
         usage: `{"input_tokens", "output_tokens"}` summed over the results; None means that nothing was produced.
         started_at: `time.perf_counter()` just before `on_predict_start`.
         elapsed_ms: milliseconds from `started_at` to the end of the prediction.
         error: what the call failed with, None otherwise.
+        skipped: whether a hook brought the results with `skip`.
         phases: what the call's parts took, in the order in which they ended; see `laya.phases`.
     """
 
@@ -53,6 +55,7 @@ class PredictContext:
     model: str | None = None
     agent: Agent | Any | None = None
     router: Router | None = None
+    lang: str | None = None
     max_len: int | None = None
     head_max_len: int | None = None
     usage: dict[str, int] | None = None
@@ -60,6 +63,7 @@ class PredictContext:
     elapsed_ms: float | None = None
     error: BaseException | None = None
     phases: list[Phase] = field(default_factory=list)
+    skipped: bool = False
 
     def skip(self, results: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Answer the call from these results: no tokenisation and no forward pass; `on_predict_end` still runs.
@@ -79,4 +83,5 @@ class PredictContext:
                 raise ValueError(f"ctx.skip() takes {expected}, as dicts; one of them is {type(entry).__name__}")
         if len(given) not in {1, len(self.states)}:
             raise ValueError(f"ctx.skip() takes {expected}; got {len(given)}")
+        self.skipped = True
         self.results = list(given)  # type: ignore[arg-type]  # every entry was just seen to be a dict

@@ -16,6 +16,8 @@ from laya.rows import RowScores
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.5, 5.0
 
+_LANGUAGES = "lang_temperatures"
+
 _PLACES = 4  # decimal places of every number in an answer
 
 
@@ -63,19 +65,38 @@ def with_languages(calibration: Calibration, lang_temperatures: Mapping[str, Any
     """
     if lang_temperatures is None:
         return calibration
-    where = "lang_temperatures"
+    clamped: list[str] = []
+    languages = _read_languages(lang_temperatures, clamped)
+    _warn_of(clamped, _LANGUAGES)
+    return replace(calibration, languages=languages)
+
+
+def calibration_of(config: Mapping[str, Any], lang_temperatures: Mapping[str, Any] | None, name: str) -> Calibration:
+    """What `read_calibration` and `with_languages` make of a checkpoint, for someone who does not load it.
+
+    Warns of nothing: whoever loads it is told.
+
+    Raises:
+        ValueError: as those two.
+    """
+    calibration = _read(config, f"checkpoint {name}", "", [])
+    if lang_temperatures is None:
+        return calibration
+    return replace(calibration, languages=_read_languages(lang_temperatures, []))
+
+
+def _read_languages(lang_temperatures: Mapping[str, Any], clamped: list[str]) -> dict[str, Calibration]:
+    where = _LANGUAGES
     if not isinstance(lang_temperatures, Mapping):
         raise ValueError(f"{where} must be a mapping of language to temperatures, not {shown(lang_temperatures)}")
     languages: dict[str, Calibration] = {}
-    clamped: list[str] = []
     for lang, entry in lang_temperatures.items():
         if not isinstance(lang, str) or not lang.strip():
             raise ValueError(f"{where}: a language must be a code such as 'de', not {shown(lang)}")
         if not isinstance(entry, Mapping):
             raise ValueError(f"{where}[{lang!r}] must be a mapping, not {shown(entry)}")
         languages[primary_subtag(lang)] = _read(entry, f"{where}[{lang!r}]", f"{lang}: ", clamped)
-    _warn_of(clamped, where)
-    return replace(calibration, languages=languages)
+    return languages
 
 
 def primary_subtag(lang: str) -> str:

@@ -53,6 +53,11 @@ def read_precision(dtype: str | torch.dtype | None) -> torch.dtype | None:
     return found
 
 
+def name_of_precision(dtype: torch.dtype) -> str:
+    """The name of a precision: ``bf16``, ``fp16`` or ``fp32``; torch's own for any other."""
+    return next((name for name, one in PRECISIONS.items() if one == dtype), str(dtype))
+
+
 def pick_precision(device: torch.device, amp_dtype: str, wanted: torch.dtype | None = None) -> torch.dtype:
     """The dtype of a forward pass on ``device``.
 

@@ -76,6 +76,7 @@ def context_of(
         decision=decision,
         model=model,
         router=router,
+        lang=request.lang,
         max_len=request.max_len,
         head_max_len=request.head_max_len,
     )
@@ -100,15 +101,15 @@ def by_pass(
     groups: dict[Hashable, list[tuple[Request, PredictContext]]] = {}
     for request, ctx in requests:
         budgets = _frozen(ctx.max_len), _frozen(ctx.head_max_len)
-        key = (_frozen(ctx.questions), *budgets, id(ctx.agent), calibrated_language(request, ctx))
+        key = (_frozen(ctx.questions), *budgets, id(ctx.agent), calibrated_language(ctx))
         groups.setdefault(key, []).append((request, ctx))
     return list(groups.values())
 
 
-def calibrated_language(request: Request, ctx: PredictContext) -> str | None:
-    """The request's language where it makes a difference to the context's Agent, else None."""
+def calibrated_language(ctx: PredictContext) -> str | None:
+    """The call's language where it makes a difference to the context's Agent, else None."""
     of_agent = getattr(ctx.agent, "calibrated_language", None)
-    return of_agent(request.lang) if of_agent is not None and request.lang is not None else None
+    return of_agent(ctx.lang) if of_agent is not None and ctx.lang is not None else None
 
 
 def _frozen(value: Any) -> Hashable:

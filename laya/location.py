@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from laya.catalog import ALIASES, DEFAULT_MODELS, canonical_name, normalise_name
 from laya.files import check_relative, find_file
@@ -25,10 +25,11 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a checkpoint's files lie, and the commit they are of when they came from the Hub."""
+    """Where a checkpoint's files lie; when they came from the Hub, `repository[/subfolder]` and their commit."""
 
     path: Path
     revision: str | None = None
+    repository: str | None = None
 
 
 def locate(
@@ -44,21 +45,51 @@ def locate(
     """
     if subfolder is not None:
         check_relative("subfolder", subfolder)
+    place = _place_of(source, subfolder)
+    return place if isinstance(place, Located) else _download(*place, revision, token)
+
+
+def _place_of(source: str | Path, subfolder: str | None) -> Located | tuple[str, str | None]:
+    """The directory, or (repository, subfolder) on the Hub."""
     name = normalise_name(source) if isinstance(source, str) else ""
     if name in DEFAULT_MODELS or name in ALIASES:
         repository, its_own = DEFAULT_MODELS[canonical_name(name, DEFAULT_MODELS)]
-        return _download(repository, subfolder or its_own, revision, token)
+        return repository, subfolder or its_own
     directory = Path(source).expanduser()
     if directory.is_dir():
         return Located(directory / (subfolder or ""))
     if isinstance(source, str) and _HUB_ID.fullmatch(source):
-        return _download(source, subfolder, revision, token)
+        return source, subfolder
     if isinstance(source, str) and not set(source) & {"/", "\\"}:
         raise ValueError(
             f"unknown checkpoint {shown(source)}: it is not one of {', '.join(DEFAULT_MODELS)}, not a directory, "
             f"and not a Hub id such as owner/repository"
         )
     raise FileNotFoundError(f"checkpoint {shown(str(source))}: there is no such directory")
+
+
+def find_here(source: str | Path, *, subfolder: str | None = None, revision: str | None = None) -> Located | None:
+    """What `locate` would find, if it is on this machine already; of a branch or tag, the commit that is here.
+
+    Raises:
+        FileNotFoundError, ValueError: as `locate`.
+    """
+    if subfolder is not None:
+        check_relative("subfolder", subfolder)
+    place = _place_of(source, subfolder)
+    return place if isinstance(place, Located) else _downloaded(*place, revision)
+
+
+def _downloaded(repository: str, subfolder: str | None, revision: str | None) -> Located | None:
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - as below
+
+    prefix = subfolder.strip("/") + "/" if subfolder else ""
+    found = try_to_load_from_cache(repository, prefix + CONFIG, revision=revision)
+    if not isinstance(found, str):
+        return None
+    path = Path(found).parent
+    depth = len(PurePosixPath(prefix).parts)
+    return Located(path, (path.parents[depth - 1] if depth else path).name, f"{repository}/{prefix}".rstrip("/"))
 
 
 def _download(repository: str, subfolder: str | None, revision: str | None, token: str | bool | None) -> Located:
@@ -73,4 +104,4 @@ def _download(repository: str, subfolder: str | None, revision: str | None, toke
     )
     path = snapshot / (subfolder or "")
     find_file(path, CONFIG)
-    return Located(path, snapshot.name)
+    return Located(path, snapshot.name, f"{repository}/{subfolder or ''}".rstrip("/"))

@@ -129,6 +129,12 @@ class Residency:
         with self.use(name, build) as agent:
             return agent
 
+    def peek(self, name: str) -> Any | None:
+        """The Agent of `name` if it is resident. No use of it: it stays as near to being evicted as it was."""
+        with self._changed:
+            resident = self._residents.get(name)
+            return None if resident is None else resident.agent
+
     def put(self, name: str, agent: Any) -> None:
         """Make a finished Agent resident under `name`, with room for it beside what is there."""
         with self._changed:

@@ -17,6 +17,7 @@ from laya.confidence import check_min_confidence
 from laya.context import PredictContext, new_run_id
 from laya.grouping import Request, by_checkpoint, by_pass, check_requests, context_of
 from laya.hooks import HookCallable, HookRegistry, HookRun
+from laya.identity import CheckpointIdentity, Foreseen
 from laya.lifecycle import end_in_reverse, fail, measure
 from laya.phases import LOAD, phase, recording
 from laya.residency import Residency
@@ -85,6 +86,7 @@ class Router(HookRegistry):
         self.auto_task_detection, self.lang_guess = auto_task_detection, lang_guess
         self.agent_kwargs = dict(agent_kwargs or {})
         self.defer_load, self.prefer_resident = defer_load, prefer_resident
+        self._foreseen = Foreseen()
         self._residency = Residency(max_loaded, evict_first=evict_first, on_change=self._announce)
         if preload is True:
             self.preload(list(models or DEFAULT_MODELS))
@@ -128,6 +130,29 @@ class Router(HookRegistry):
         self._residency.forget_failure(registered)
         return registered
 
+    def identity(self, name: str) -> CheckpointIdentity | None:
+        """What the checkpoint of this name answers from, for keys of a cache. Loads nothing and evicts nothing.
+
+        Of a resident checkpoint what was loaded, of another what a load would find now; hashing its files takes
+        seconds the first time and is remembered while they stay as they are. A load may find others: whoever keeps an
+        answer compares the identity with `ctx.agent.identity`, which is what answered.
+
+        Returns:
+            None where it is not known: the files are not on this machine or a load would be refused, or an Agent was
+            attached that has none.
+
+        Raises:
+            ValueError: the name means no registered checkpoint.
+        """
+        resolved = self.resolve(name)
+        agent = self._residency.peek(resolved)
+        if agent is not None:
+            known = getattr(agent, "identity", None)
+            return known if isinstance(known, CheckpointIdentity) else None
+        if self._sources.describe(resolved) is None:
+            return None
+        return self._foreseen.identity(resolved, *self._load_of(resolved))
+
     def load(self, name: str) -> Any:
         """The Agent of a checkpoint, built if it is not resident: then `on_evict` and `on_load` fire, outside any lock.
 
@@ -161,6 +186,12 @@ class Router(HookRegistry):
     def _build(self, name: str) -> Any:
         from laya.agent import Agent  # noqa: PLC0415  # torch is imported when the first checkpoint is built
 
+        repo, arguments = self._load_of(name)
+        with phase(LOAD):
+            return Agent(repo, **arguments)
+
+    def _load_of(self, name: str) -> tuple[str, dict[str, Any]]:
+        """From where and with which arguments the Agent of a name is built."""
         repo, subfolder = self._sources.place_of(name)
         arguments: dict[str, Any] = {
             "device": self.device,
@@ -169,8 +200,7 @@ class Router(HookRegistry):
             "revision": self.revisions.get(name, self.revision),
             "expected_sha256": self.sha256_digests.get(name),
         }
-        with phase(LOAD):
-            return Agent(repo, **(arguments | self.agent_kwargs))
+        return repo, arguments | self.agent_kwargs
 
     def _announce(self, evicted: Sequence[str], built: tuple[str, Any] | None) -> None:
         run = self.hook_run()
@@ -227,7 +257,7 @@ class Router(HookRegistry):
 
     def _route(self, request: Request, run: HookRun, run_id: str) -> RouteDecision:
         """Decide, let `on_route` hooks replace the decision, and return what stands in the end."""
-        ctx = PredictContext([request.state], request.questions, run_id=run_id, router=self)
+        ctx = PredictContext([request.state], request.questions, run_id=run_id, router=self, lang=request.lang)
         decision = decide(
             request.state,
             request.questions,
@@ -301,7 +331,7 @@ class Router(HookRegistry):
             if ctx.results is None:
                 if self.defer_load:
                     in_use.enter_context(self._using([ctx]))
-                ask(ctx, request)
+                ask(ctx)
             add_routing(ctx)
             measure(ctx, request.min_confidence)
         except BaseException as error:
