@@ -18,10 +18,12 @@ class Scope:
     Attributes:
         namespace: the tenant whose request it is, None for the deployment's own.
         store: whether its answer may be read from a cache and kept in one.
+        task_id: the id of the task that carries it, None outside of one.
     """
 
     namespace: str | None = None
     store: bool = True
+    task_id: str | None = None
 
 
 _current: ContextVar[Scope] = ContextVar("laya_scope", default=Scope())  # noqa: B039 - frozen

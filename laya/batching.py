@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -64,6 +64,7 @@ class PassReport:
         waited: seconds that its oldest row had waited.
         outcome: `"done"`, `"split"` (failed, its halves are tried), `"failed"` (a row that fails alone).
         out_of_memory: whether it failed for want of memory.
+        contexts: the context variables of the calls with rows in it, as they were when the rows were handed in.
     """
 
     rows: int
@@ -73,6 +74,7 @@ class PassReport:
     waited: float
     outcome: str
     out_of_memory: bool = False
+    contexts: tuple[Context, ...] = ()
 
 
 def _set_event() -> threading.Event:
@@ -90,6 +92,7 @@ class _Call:
     ended: threading.Event = field(default_factory=threading.Event)
     idle: threading.Event = field(default_factory=_set_event)  # none of its rows is in a pass under way
     error: BaseException | None = None
+    context: Context = field(default_factory=copy_context)
     submitted: float = 0.0  # time.perf_counter(), as are the other two
     started: float = 0.0  # of the first pass with one of its rows
     finished: float = 0.0  # of the last
@@ -382,6 +385,7 @@ class _Device:
                 waited=started - min(one.since for one in chosen),
                 outcome=outcome,
                 out_of_memory=out_of_memory,
+                contexts=tuple({id(one.call): one.call.context for one in chosen}.values()),
             )
         )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,29 @@ if TYPE_CHECKING:
 def new_run_id() -> str:
     """32 hex digits that no other call has."""
     return uuid.uuid4().hex
+
+
+_call: ContextVar[str | None] = ContextVar("laya_call", default=None)
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """Give the contexts that are made in this block one `call_id`, that of the call around it where there is one."""
+    if _call.get() is not None:
+        yield
+        return
+    token = _call.set(new_run_id())
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The requests of a Router's batch that go to one checkpoint, as the caller made them, in input order."""
+
+    requests: tuple[Any, ...]
 
 
 @dataclass(eq=False)
@@ -45,6 +70,8 @@ class PredictContext:
         error: what the call failed with, None otherwise.
         skipped: whether a hook brought the results with `skip`.
         phases: what the call's parts took, in the order in which they ended; see `laya.phases`.
+        batch: the requests that start before the first of them is inferred, in a Router's batch; else None.
+        call_id: the same for the requests of a `batch`, and for the calls that hooks make inside a call.
     """
 
     states: list[Any]
@@ -64,6 +91,23 @@ class PredictContext:
     error: BaseException | None = None
     phases: list[Phase] = field(default_factory=list)
     skipped: bool = False
+    batch: Batch | None = None
+    call_id: str | None = field(default_factory=_call.get)
+    _listeners: list[Callable[[PredictContext, list[dict[str, Any]]], None]] = field(default_factory=list, repr=False)
+
+    def when_computed(self, listener: Callable[[PredictContext, list[dict[str, Any]]], None]) -> None:
+        """Call `listener(ctx, results)` once this call has computed its own results, before anybody changes them.
+
+        That is before the gate, a Router's `routing` and every end hook; never for results of `skip` or of a failed
+        call. The listener copies what it keeps, and raising fails the call.
+        """
+        self._listeners.append(listener)
+
+    def deliver(self, results: list[dict[str, Any]]) -> None:
+        """Take what the call has computed, and tell the listeners of `when_computed`. For whoever answers the call."""
+        self.results = results
+        for listener in self._listeners:
+            listener(self, results)
 
     def skip(self, results: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Answer the call from these results: no tokenisation and no forward pass; `on_predict_end` still runs.
