@@ -159,3 +159,30 @@ def test_a_refusal_names_the_repository_or_the_file(
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+IDENTITIES = """
+import json, sys
+from laya import Router
+router = Router(device="cpu", models={"main": "some/versions", "tagged": "some/versions"}, revisions={"tagged": "v1"})
+names = ("english", "multilingual", "main", "tagged")
+before = {name: router.identity(name) for name in names}
+loaded = {name: router.load(name).identity for name in names}
+router.unload()
+after = {name: router.identity(name) for name in names}
+print(json.dumps({"before": before, "agree": loaded == after, "content": {k: v.content for k, v in after.items()}}))
+"""
+
+
+def test_a_downloaded_checkpoint_is_known_by_its_commit_and_one_that_is_not_here_is_unknown(
+    hub: HubStandIn, tmp_path: Path
+) -> None:
+    found = run(IDENTITIES, hub.endpoint, tmp_path)
+    assert set(found["before"].values()) == {None}
+    assert found["agree"]
+    assert found["content"] == {
+        "english": f"convaiinnovations/laya@{FIRST}",
+        "multilingual": f"convaiinnovations/laya/multilingual@{FIRST}",
+        "main": f"some/versions@{SECOND}",
+        "tagged": f"some/versions@{FIRST}",
+    }
