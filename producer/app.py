@@ -105,6 +105,7 @@ def celery_settings(settings: ProducerSettings) -> dict[str, Any]:
             "master_name": settings.sentinel_master,
             "visibility_timeout": settings.visibility_timeout,
             "priority_steps": list(PRIORITY_STEPS),
+            "max_queue": settings.max_queue,
             "socket_connect_timeout": _PATIENCE_SECONDS,
             "socket_timeout": _PATIENCE_SECONDS,
             **_ONE_RETRY,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import states
 from kombu.utils.uuid import uuid
 
-from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PayloadTooLarge, PredictionFailed
+from producer.errors import (
+    BrokerUnavailable,
+    DeadlineExceeded,
+    LayaError,
+    PayloadTooLarge,
+    PredictionFailed,
+    QueueFull,
+)
 from producer.tasks import SubmitPredictions, is_broker_error, is_eager, submit_predictions
 
 if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
@@ -27,6 +34,9 @@ PER_MESSAGE: Final = 64
 
 IN_FLIGHT: Final = 32
 """Messages that wait or are worked on at a time, so that a list of any length needs bounded memory."""
+
+ROOM_S: Final = 0.2
+"""Seconds between looks at a queue that was full."""
 
 _SIZE_SHARE: Final = 0.9  # of the largest message, which a message is cut below: the envelope needs some
 
@@ -54,7 +64,8 @@ def predict_many(
         task: the `submit_predictions` of an app of your own.
 
     A request that is refused, too large or fails has an error entry as its result, `{"error": {"type", "message",
-    "fields"}}`; `producer.errors.LayaError.from_entry` makes the error of it.
+    "fields"}}`; `producer.errors.LayaError.from_entry` makes the error of it. A queue that is full is waited for: what
+    is not published yet is published when there is room.
 
     Raises:
         BrokerUnavailable: the broker or the result store cannot be reached.
@@ -64,17 +75,22 @@ def predict_many(
     if per_message < 1 or in_flight < 1:
         raise ValueError(f"per_message and in_flight must be at least 1, got {per_message} and {in_flight}")
     until = None if timeout is None else time.monotonic() + timeout
-    chunks = cut(requests, per_message, int(task.app.settings.max_payload * _SIZE_SHARE))
+    settings = task.app.settings
+    chunks = cut(requests, min(per_message, settings.max_batch), int(settings.max_payload * _SIZE_SHARE))
     under_way: dict[Future[Meta], Chunk] = {}
+    ready: list[Chunk] = []
     answered = 0
     try:
         while True:
-            under_way |= _publish(list(islice(chunks, in_flight - len(under_way))), task, _left(until))
-            if not under_way:
+            ready += islice(chunks, in_flight - len(under_way) - len(ready))
+            published = _publish(ready, task, _left(until))
+            under_way |= published
+            ready = ready[len(published) :]
+            if not under_way and not ready:
                 return
-            done, _ = wait(under_way, timeout=_left(until), return_when=FIRST_COMPLETED)
-            if not done:
-                raise _too_late(task, timeout, len(under_way))
+            done = _some_done(under_way, _left(until), for_room=bool(ready))
+            if not done and _left(until) == 0:
+                raise _too_late(task, timeout, len(under_way) + len(ready))
             for future in done:
                 chunk = under_way.pop(future)
                 for (place, _), result in zip(chunk, _results(future.result(), len(chunk)), strict=True):
@@ -109,8 +125,17 @@ def _length(request: Mapping[str, Any]) -> int:
         return 0  # not JSON: it is refused where it is checked, and travels as its error
 
 
+def _some_done(under_way: Collection[Future[Meta]], left: float | None, *, for_room: bool) -> set[Future[Meta]]:
+    """Those that are done, at least one unless the time is up; no longer than a look takes where room is waited for."""
+    patience = left if not for_room else ROOM_S if left is None else min(ROOM_S, left)
+    if not under_way:
+        time.sleep(patience or 0.0)
+        return set()
+    return wait(under_way, timeout=patience, return_when=FIRST_COMPLETED).done
+
+
 def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -> dict[Future[Meta], Chunk]:
-    """Publish messages in one pipeline; the futures of their results."""
+    """Publish messages in one pipeline, until their queue is full; the futures of their results, in order."""
     if not chunks:
         return {}
     if is_eager(task.app):
@@ -130,6 +155,10 @@ def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -
                     del published[future]
                     future.cancel()
                     published[_finished(states.FAILURE, error)] = chunk
+                except QueueFull:
+                    del published[future]
+                    future.cancel()
+                    break
     except BaseException as error:
         for future in published:
             future.cancel()

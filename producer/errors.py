@@ -83,24 +83,50 @@ class UnknownCheckpoint(LayaError):
 
 
 class PayloadTooLarge(LayaError):
-    """The request is larger than LAYA_MAX_PAYLOAD allows. Send less text, fewer questions, or fewer requests in
-    one message; or raise LAYA_MAX_PAYLOAD here and on the workers."""
+    """The request is larger than a setting allows: LAYA_MAX_PAYLOAD, LAYA_MAX_TEXT or LAYA_MAX_BATCH. Send less
+    text, fewer questions, or fewer requests in one message; or raise the setting here and on the workers."""
+
+    @property
+    def setting(self) -> str | None:
+        """The name of the setting."""
+        return self.fields.get("setting")
 
     @property
     def size(self) -> int | None:
-        """The size of the request as JSON in UTF-8, in bytes; of what was counted before giving up."""
+        """What was counted before giving up: bytes of JSON in UTF-8, characters of one text, or requests."""
         return self.fields.get("size")
 
     @property
     def limit(self) -> int | None:
-        """The limit, in bytes."""
+        """The limit, in the same unit."""
         return self.fields.get("limit")
 
 
 class QueueFull(LayaError):
-    """More requests wait for this checkpoint than its queue may hold. Try again later, shed load, or add workers."""
+    """As many messages wait for this checkpoint as LAYA_MAX_QUEUE allows. Try again later, shed load, or add
+    workers."""
 
     retry = True
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The checkpoint whose queue is full."""
+        return self.fields.get("checkpoint")
+
+    @property
+    def waiting(self) -> int | None:
+        """The messages that waited."""
+        return self.fields.get("waiting")
+
+    @property
+    def limit(self) -> int | None:
+        """How many may wait."""
+        return self.fields.get("limit")
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which it makes sense to ask again: a hint, for a `Retry-After` header."""
+        return float(self.fields.get("retry_after", 1.0))
 
 
 class BrokerUnavailable(LayaError):
@@ -128,7 +154,17 @@ class PredictionFailed(LayaError):
 
 class PoisonedRequest(LayaError):
     """Workers died while they worked on this request, so it was set aside. Find out what in it does that
-    before you send it again."""
+    before you send it again: `laya-workers dead show` has it."""
+
+    @property
+    def task_id(self) -> str | None:
+        """The task, by which the request is found among the dead letters."""
+        return self.fields.get("task_id")
+
+    @property
+    def deliveries(self) -> int | None:
+        """How often workers began to work on it."""
+        return self.fields.get("deliveries")
 
 
 class CheckpointUnavailable(LayaError):

@@ -13,21 +13,24 @@ from typing import Any, Final
 
 from laya.questions import shown
 from producer.errors import InvalidRequest, PayloadTooLarge
-
-MAX_DEPTH: Final = 64
-"""Levels of lists and mappings inside one another. Python's JSON reader gives up at about a thousand."""
+from producer.limits import Limits
 
 # kombu turns a mapping with exactly these keys into an object of another type on the other side.
 _RESERVED: Final = {"__type__", "__value__"}
 
 
 class JsonForm:
-    """Turns the parts of one message into pure JSON, and counts their text against the message's limit."""
+    """Turns the parts of one message into pure JSON, and counts their text against the message's limits."""
 
-    def __init__(self, limit: int) -> None:
-        """Start a message of at most `limit` bytes."""
-        self.limit = limit
+    def __init__(self, limits: Limits) -> None:
+        """Start a message."""
+        self.limits = limits
         self._characters = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether more text was seen than the message may hold."""
+        return self._characters > self.limits.payload
 
     def of(self, value: Any, where: str, depth: int = 0) -> Any:
         """The value as dicts with string keys, lists, strings, finite numbers, bools and None.
@@ -39,19 +42,19 @@ class JsonForm:
 
         Raises:
             InvalidRequest: a part is not JSON, or is nested too deeply.
-            PayloadTooLarge: the text seen so far is longer than the limit.
+            PayloadTooLarge: the text seen so far is longer than the message may be, or one text than a text may be.
         """
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, str):
-            self._count(len(value))
+            self._count_text(len(value), where)
             return value
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InvalidRequest(f"{where} is not JSON: {value!r} is no number there; send null instead")
             return value
-        if depth >= MAX_DEPTH:
-            raise InvalidRequest(f"{where} is nested more than {MAX_DEPTH} levels deep: flatten it")
+        if depth >= self.limits.depth:
+            raise too_deep(where.partition(".")[0].partition("[")[0], self.limits)
         if isinstance(value, Mapping):
             return self._mapping(value, where, depth)
         if isinstance(value, list | tuple):
@@ -68,7 +71,7 @@ class JsonForm:
             name = _key(key, where)
             if name in found:
                 raise InvalidRequest(f"{where} has two keys that are one in JSON: {shown(name)}")
-            self._count(len(name))
+            self._count_text(len(name), f"a key of {where}")
             found[name] = self.of(item, f"{where}.{shown(name)}", depth + 1)
         if found.keys() == _RESERVED:
             raise InvalidRequest(
@@ -79,8 +82,16 @@ class JsonForm:
 
     def _count(self, characters: int) -> None:
         self._characters += characters
-        if self._characters > self.limit:
-            raise too_large(self._characters, self.limit)
+        if self.full:
+            raise too_large(self._characters, self.limits.payload)
+
+    def _count_text(self, characters: int, where: str) -> None:
+        self._count(characters)
+        if characters > self.limits.text:
+            raise PayloadTooLarge(
+                f"{where} has {characters} characters, and LAYA_MAX_TEXT allows {self.limits.text}",
+                {"setting": "LAYA_MAX_TEXT", "size": characters, "limit": self.limits.text},
+            )
 
 
 def size_of(value: Any, limit: int) -> int:
@@ -105,7 +116,15 @@ def too_large(size: int, limit: int) -> PayloadTooLarge:
     """The error for a message of at least `size` bytes where `limit` are allowed."""
     return PayloadTooLarge(
         f"the request has {size} bytes or more, and LAYA_MAX_PAYLOAD allows {limit}",
-        {"size": size, "limit": limit},
+        {"setting": "LAYA_MAX_PAYLOAD", "size": size, "limit": limit},
+    )
+
+
+def too_deep(where: str, limits: Limits) -> InvalidRequest:
+    """The error for a value that is nested more deeply than a message may be."""
+    return InvalidRequest(
+        f"{where} is nested more than {limits.depth} levels deep, and LAYA_MAX_DEPTH allows no more: flatten it",
+        {"setting": "LAYA_MAX_DEPTH", "limit": limits.depth},
     )
 
 

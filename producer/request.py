@@ -14,8 +14,9 @@ from laya.catalog import canonical_name
 from laya.confidence import check_min_confidence
 from laya.questions import check_state, parse_questions, shown
 from laya.routing import RouteDecision, decide
-from producer.errors import Entry, InvalidRequest, LayaError, UnknownCheckpoint
-from producer.jsonform import JsonForm, size_of
+from producer.errors import Entry, InvalidRequest, LayaError, PayloadTooLarge, UnknownCheckpoint
+from producer.jsonform import JsonForm, size_of, too_deep
+from producer.limits import Limits
 
 SCHEMA: Final = 1
 """Version of the message. It rises when an older worker would misread a message, and only then."""
@@ -46,7 +47,7 @@ _TEXTS: Final = ("model", "task", "lang", "lang_guess")
 _BUDGETS: Final = ("max_len", "head_max_len")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PredictionRequest:
     """A state, its questions, and the options that were given; `options` has no None in it."""
 
@@ -57,6 +58,10 @@ class PredictionRequest:
     def as_request(self) -> dict[str, Any]:
         """The request as one mapping, as a list of requests holds it."""
         return {"state": self.state, "questions": self.questions, **self.options}
+
+    def __repr__(self) -> str:
+        """Without a text of the state or the questions: a repr ends in logs and tracebacks."""
+        return f"{type(self).__name__}{summary(self) if isinstance(self.questions, Mapping) else '(no questions)'}"
 
 
 BatchItem = PredictionRequest | Entry
@@ -105,14 +110,14 @@ def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
 
     Raises:
         InvalidRequest: the state is null or not JSON, a question is refused (the error names it), or an option
-            has a value that cannot be meant.
-        PayloadTooLarge: its text is longer than the message may be.
+            has a value that cannot be meant; or it has more questions, options or levels than it may have.
+        PayloadTooLarge: its text is longer than the message may be, or one text than a text may be.
     """
     try:
         check_state(request.state)
     except TypeError as error:
         raise InvalidRequest(str(error)) from None
-    _check_questions(request.questions)
+    _check_questions(request.questions, form.limits)
     _check_options(request.options)
     return PredictionRequest(
         form.of(request.state, "the state"),
@@ -131,15 +136,20 @@ def check_size(request: PredictionRequest, limit: int) -> None:
     size_of(request.as_request(), limit)
 
 
-def check_batch(requests: Sequence[Any], limit: int) -> list[BatchItem]:
+def check_batch(requests: Sequence[Any], limits: Limits) -> list[BatchItem]:
     """Each request checked, or the error that it has instead.
 
     Raises:
-        PayloadTooLarge: all of them together are longer than one message may be.
+        PayloadTooLarge: they are more than one message may hold, or all of them together are longer than it may be.
     """
-    form = JsonForm(limit)
+    if len(requests) > limits.batch:
+        raise PayloadTooLarge(
+            f"the message has {len(requests)} requests, and LAYA_MAX_BATCH allows {limits.batch}: send several",
+            {"setting": "LAYA_MAX_BATCH", "size": len(requests), "limit": limits.batch},
+        )
+    form = JsonForm(limits)
     items = [_check_item(item, form) for item in requests]
-    size_of([item.as_request() if isinstance(item, PredictionRequest) else item for item in items], limit)
+    size_of([item.as_request() if isinstance(item, PredictionRequest) else item for item in items], limits.payload)
     return items
 
 
@@ -243,15 +253,39 @@ def _check_item(item: Any, form: JsonForm) -> BatchItem:
         return check(_from_mapping(item), form)
     except InvalidRequest as error:
         return error.as_entry()
+    except PayloadTooLarge as error:
+        if form.full:
+            raise
+        return error.as_entry()
 
 
-def _check_questions(questions: Any) -> None:
+def _check_questions(questions: Any, limits: Limits) -> None:
+    if isinstance(questions, Mapping):
+        _count(questions, limits)
     try:
         parse_questions(questions)
+    except RecursionError:
+        raise too_deep("questions", limits) from None
     except TypeError as error:
         raise InvalidRequest(str(error)) from None
     except ValueError as error:
         raise InvalidRequest(str(error), {"question": _refused(questions)}) from None
+
+
+def _count(questions: Mapping[Any, Any], limits: Limits) -> None:
+    """Refuse more questions or options than there may be, before anything is made of them."""
+    if len(questions) > limits.questions:
+        raise InvalidRequest(
+            f"the request has {len(questions)} questions, and LAYA_MAX_QUESTIONS allows {limits.questions}",
+            {"setting": "LAYA_MAX_QUESTIONS", "size": len(questions), "limit": limits.questions},
+        )
+    for id_, definition in questions.items():
+        criteria = definition.get("criteria") if isinstance(definition, Mapping) else None
+        if isinstance(criteria, Mapping | list | tuple) and len(criteria) > limits.options:
+            raise InvalidRequest(
+                f"question {shown(id_)}: it has {len(criteria)} options, and LAYA_MAX_OPTIONS allows {limits.options}",
+                {"question": id_, "setting": "LAYA_MAX_OPTIONS", "size": len(criteria), "limit": limits.options},
+            )
 
 
 def _refused(questions: Mapping[Any, Any]) -> Any:

@@ -11,9 +11,8 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from producer.checkpoints import BUILT_IN, CheckpointSource, default_of, parse_checkpoints
+from producer.limits import DEEPEST, DEFAULT, Limits
 from producer.transport_name import TRANSPORTS
-
-MEBIBYTE = 1024 * 1024
 
 
 class ProducerSettings(BaseSettings):
@@ -45,7 +44,23 @@ class ProducerSettings(BaseSettings):
     default_model: str | None = Field(
         None, description="Checkpoint of requests whose language is undecided; `multilingual` if registered."
     )
-    max_payload: int = Field(MEBIBYTE, gt=0, description="Largest message, in bytes of JSON in UTF-8.")
+    max_payload: int = Field(DEFAULT.payload, gt=0, description="Largest message, in bytes of JSON in UTF-8.")
+    max_questions: int = Field(DEFAULT.questions, gt=0, description="Questions of one request at most.")
+    max_options: int = Field(DEFAULT.options, gt=0, description="Options of one question at most.")
+    max_depth: int = Field(
+        DEFAULT.depth, gt=0, le=DEEPEST, description="Levels of lists and mappings inside one another at most."
+    )
+    max_text: int = Field(
+        DEFAULT.text,
+        gt=0,
+        description="Characters of one text at most, in a state or a question; `LAYA_MAX_PAYLOAD` counts them all.",
+    )
+    max_batch: int = Field(DEFAULT.batch, gt=0, description="Requests of one message of `submit_predictions` at most.")
+    max_queue: int = Field(
+        10_000,
+        ge=0,
+        description="Messages that may wait for a checkpoint before a backend gets `QueueFull`; 0 for any number.",
+    )
     result_ttl: int = Field(3600, gt=0, description="Seconds for which a result is kept.")
     visibility_timeout: int = Field(
         120,
@@ -83,6 +98,18 @@ class ProducerSettings(BaseSettings):
     def names(self) -> tuple[str, ...]:
         """The names of the registered checkpoints, in the order given."""
         return tuple(checkpoint.name for checkpoint in self.checkpoints)
+
+    @property
+    def limits(self) -> Limits:
+        """How large a request may be."""
+        return Limits(
+            payload=self.max_payload,
+            questions=self.max_questions,
+            options=self.max_options,
+            depth=self.max_depth,
+            text=self.max_text,
+            batch=self.max_batch,
+        )
 
     @property
     def default_checkpoint(self) -> str:

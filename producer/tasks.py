@@ -136,7 +136,7 @@ class SubmitPrediction(PredictionTask):
     def submission(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Submission:
         """Check and route `(state, questions, **options)`."""
         settings = self.app.settings
-        request = check(read_call(args, kwargs), JsonForm(settings.max_payload))
+        request = check(read_call(args, kwargs), JsonForm(settings.limits))
         checkpoint = route(request, settings.names, settings.default_checkpoint)["model"]
         check_size(request, settings.max_payload)
         return Submission(
@@ -156,7 +156,7 @@ class SubmitPredictions(PredictionTask):
     def submission(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Submission:
         """Check every request of `(requests)`; a bad one travels as its error and fails no other."""
         settings = self.app.settings
-        items = check_batch(read_batch(args, kwargs), settings.max_payload)
+        items = check_batch(read_batch(args, kwargs), settings.limits)
         routes: Counter[str] = Counter()
         requests: list[dict[str, Any]] = []
         for item in items:
@@ -187,7 +187,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
         deadline = self.deadline()
-        items = check_batch(read_batch(args, kwargs), self.app.settings.max_payload)
+        items = check_batch(read_batch(args, kwargs), self.app.settings.limits)
         return self.result(self.service().predict_many(items, deadline))
 
     return submit_prediction, submit_predictions

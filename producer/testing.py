@@ -62,7 +62,7 @@ class AnsweringService:
     def predict(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:  # noqa: ARG002
         """Answer one request as a worker would, whatever its deadline."""
         settings = self._app.settings
-        checked = check(request, JsonForm(settings.max_payload))
+        checked = check(request, JsonForm(settings.limits))
         decision = route(checked, settings.names, settings.default_checkpoint)
         self.submissions.append(Sent(checked.state, checked.questions, checked.options, decision["model"]))
         try:

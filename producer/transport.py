@@ -21,6 +21,7 @@ from kombu.utils.json import dumps
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from producer.failover import PrimaryConnection, SecurePrimaryConnection
+from producer.queue_limit import QueueLimit, lengths
 from producer.transport_message import MalformedMessage, Message, Taken
 from producer.transport_records import QoS, Records
 from producer.transport_surface import check_installed_kombu
@@ -50,6 +51,11 @@ class Channel(stock.Channel):
 
     bell_keeping = (BELL_DEPTH, BELL_MS)
 
+    max_queue = 0
+    """Messages that may wait for a checkpoint before a publish is refused; 0 for any number."""
+
+    from_transport_options: Any = (*stock.Channel.from_transport_options, "max_queue")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Connect; see kombu's channel.
 
@@ -58,6 +64,7 @@ class Channel(stock.Channel):
         """
         self.records = Records(self)
         self.taker = Taker(self)
+        self.limit = QueueLimit(self)
         self._flush_paused_until = 0.0
         self._kept_client: Any = None
         super().__init__(*args, **kwargs)
@@ -67,16 +74,26 @@ class Channel(stock.Channel):
     # --- producing ---
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        """Append a message to its list and ring, in one round trip."""
-        key = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
-        commands: list[tuple[Any, ...]] = [("lpush", key, dumps(message))]
+        """Append a message to its list and ring, in one round trip.
+
+        Raises:
+            QueueFull: as many wait as may.
+        """
+        batch = kwargs.pop("_publish_batch", None)
+        limited = self.limit.concerns(queue)
+        if limited:
+            (self.limit.admit if batch is None else self.limit.admit_in_batch)(queue)
+        key, text = self._q_for_pri(queue, self._get_message_priority(message, reverse=False)), dumps(message)
+        commands: list[tuple[Any, ...]] = [("lpush", key, text)]
         if queue in self._expires:
             commands += [("pexpire", name, self._expires[queue]) for name in self.lists([queue])]
         required, bell = len(commands), self.bell(queue)
+        if limited and batch is None:
+            commands += [("llen", other) for other in self.lists([queue]) if other != key]
+        counted = len(commands)
         # kombu's prefixing client knows LPUSH and PEXPIRE, but not LTRIM.
         trim = ("ltrim", *self.prefixed([bell]), 0, BELL_DEPTH - 1)
         commands += [("lpush", bell, 1), trim, ("pexpire", bell, BELL_MS)]
-        batch = kwargs.pop("_publish_batch", None)
         if batch is not None:
             for command in commands:
                 batch.add(*command)
@@ -88,6 +105,8 @@ class Channel(stock.Channel):
         for reply in replies[:required]:  # a ring that failed costs a second, and is no reason to publish again
             if isinstance(reply, Exception):
                 raise reply
+        if limited:
+            self.limit.published(queue, lengths([replies[0], *replies[required:counted]]), key, text)
 
     def _size(self, queue: str) -> int:
         """How many messages wait; a key of the wrong type holds none, and must not keep a worker from starting."""
@@ -320,6 +339,7 @@ class SentinelChannel(Channel, stock.SentinelChannel):
 
     connection_class = stock.SentinelChannel.connection_class
     connection_class_ssl = stock.SentinelChannel.connection_class_ssl
+    from_transport_options: Any = (*stock.SentinelChannel.from_transport_options, "max_queue")
 
 
 class SentinelTransport(Transport, stock.SentinelTransport):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import JSONDecodeError
 from typing import Any
 
 from kombu.transport import virtual
@@ -50,4 +51,6 @@ class Message(virtual.Message):
 
 
 def _malformed(error: Exception) -> MalformedMessage:
-    return MalformedMessage(f"{type(error).__name__}: {error}"[:200])  # an error may quote what it was about
+    # Other errors quote what they are about: a date that is none, the key that is missing.
+    text = f": {error}" if isinstance(error, JSONDecodeError) else ""
+    return MalformedMessage(f"{type(error).__name__}{text}")

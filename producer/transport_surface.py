@@ -28,6 +28,7 @@ SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
             *("_brpop_start", "_brpop_read", "_brpop_sent_at", "_in_poll", "_flush_brpop_reauth", "_queue_cycle"),
             *("_after_fork", "_basic_cancel", "_create_client", "_on_connection_disconnect", "brpop_timeout"),
             *("_put", "_queue_bind", "_size", "_expires", "connection_class", "connection_class_ssl"),
+            *("from_transport_options",),
             *("_lookup", "_q_for_pri", "_get_message_priority", "_maybe_update_queues_expire"),
         ),
     ),

@@ -19,7 +19,10 @@ from producer.app import PredictionApp
 from producer.app import app as producer_app
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.tasks import submit_prediction, submit_predictions
-from worker import inspection  # noqa: F401 - makes `celery -A worker inspect resident` known on both sides
+from worker import (
+    inspection,  # noqa: F401 - makes `celery -A worker inspect resident` known on both sides
+    logs,
+)
 from worker.control import ControlStep
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.room import RoomStep
@@ -65,12 +68,14 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         worker_pool="threads",
         worker_concurrency=CONCURRENCY,
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
-        broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS},
+        broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, "max_queue": 0},
     )
     app.steps["worker"].update({ServingStep, ControlStep})
     app.steps["consumer"].add(RoomStep)
-    for task in (submit_prediction, submit_predictions):
-        app.tasks[task.name].Request = "worker.messages:PredictionMessage"
+    for task in app.tasks.values():
+        task.Request = "worker.messages:PredictionMessage"
+    # Celery sends this before it sets up its loggers, in a worker and in no other command.
+    signals.celeryd_init.connect(lambda **_: logs.install(log_state=settings.log_state), weak=False)
     return app
 
 

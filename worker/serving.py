@@ -131,7 +131,7 @@ class Serving:
             request: as it came, unchecked: a producer may have skipped the checks.
             deadline: Unix time after which nobody wants the answer, or None.
         """
-        checked = check(request, JsonForm(self.settings.max_payload))
+        checked = check(request, JsonForm(self.settings.limits))
         self._check_name(checked)
         check_deadline(deadline)
         try:

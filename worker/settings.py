@@ -38,6 +38,15 @@ class WorkerSettings(ProducerSettings):
         description="Obey control commands that change something (`load`, `unload`, Celery's own); 0 answers `inspect` "
         "alone.",
     )
+    log_state: bool = Field(
+        default=False,
+        description="Show arguments and texts of errors in logs and events, for debugging: they may hold states.",
+    )
+    max_deliveries: int = Field(
+        3, ge=1, description="Times that workers begin a request and die of it, before it is dead-lettered."
+    )
+    dead_max: int = Field(1000, ge=1, description="Dead letters that are kept; the oldest go first.")
+    dead_ttl: int = Field(604_800, gt=0, description="Seconds for which a dead letter is kept.")
     hooks: Names = Field(
         (), description="Dotted paths to hook classes or factories, in order: `hooks.LoadCount,my_hooks.Redact`."
     )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from laya.language import detect
 from producer.errors import InvalidRequest, LayaError, PayloadTooLarge, UnknownCheckpoint
-from producer.jsonform import MAX_DEPTH, JsonForm, size_of
+from producer.jsonform import JsonForm, size_of
+from producer.limits import Limits
 from producer.request import (
     OPTIONS,
     PredictionRequest,
@@ -35,7 +36,9 @@ QUESTIONS: dict[str, Any] = {
 
 
 def checked(state: Any = "hello", questions: Any = None, **options: Any) -> PredictionRequest:
-    return check(read_call((state, QUESTIONS if questions is None else questions), options), JsonForm(10_000))
+    return check(
+        read_call((state, QUESTIONS if questions is None else questions), options), JsonForm(Limits(payload=10_000))
+    )
 
 
 def nested(depth: int) -> Any:
@@ -116,7 +119,7 @@ def test_a_refused_question_is_named() -> None:
         ({(1, 2): "x"}, "a key has the type tuple"),
         ({1: "a", "1": "b"}, "two keys that are one in JSON: '1'"),
         ({True: "a", "true": "b"}, "two keys that are one in JSON: 'true'"),
-        (nested(MAX_DEPTH + 1), f"more than {MAX_DEPTH} levels"),
+        (nested(65), "the state is nested more than 64 levels deep, and LAYA_MAX_DEPTH allows no more"),
         ({"__type__": "datetime", "__value__": "2020"}, "mean something else on the queue"),
     ],
 )
@@ -156,21 +159,21 @@ def test_other_mappings_tuples_and_keys_become_json() -> None:
     )
 )
 def test_pure_json_stays_as_it_is_and_comes_back_equal(value: Any) -> None:
-    form = JsonForm(100_000).of(value, "the value")
+    form = JsonForm(Limits(payload=100_000)).of(value, "the value")
     assert form == value
     assert json.dumps(form) == json.dumps(value)
 
 
 def test_a_text_over_the_limit_is_too_large_before_it_is_encoded() -> None:
     with pytest.raises(PayloadTooLarge) as refusal:
-        check(PredictionRequest("x" * 5_000_000, QUESTIONS), JsonForm(1_000_000))
+        check(PredictionRequest("x" * 5_000_000, QUESTIONS), JsonForm(Limits(payload=1_000_000)))
     assert (refusal.value.size, refusal.value.limit) == (5_000_000, 1_000_000)
 
 
 def test_the_limit_counts_bytes_not_characters() -> None:
     request = PredictionRequest("ü" * 600, QUESTIONS)
     with pytest.raises(PayloadTooLarge):
-        check_size(check(request, JsonForm(1_000)), 1_000)
+        check_size(check(request, JsonForm(Limits(payload=1_000))), 1_000)
 
 
 def test_the_size_is_that_of_compact_json_in_utf8() -> None:
@@ -201,7 +204,8 @@ def test_a_language_without_its_checkpoint_goes_to_the_default() -> None:
 
 def test_a_bad_request_of_a_batch_is_its_error_and_the_others_stay() -> None:
     items = check_batch(
-        [{"state": "a", "questions": QUESTIONS}, {"state": None, "questions": QUESTIONS}, 7, {"state": "a"}], 10_000
+        [{"state": "a", "questions": QUESTIONS}, {"state": None, "questions": QUESTIONS}, 7, {"state": "a"}],
+        Limits(payload=10_000),
     )
     assert isinstance(items[0], PredictionRequest)
     assert [type(LayaError.from_entry(item)) for item in items[1:]] == [InvalidRequest] * 3  # type: ignore[arg-type]
@@ -209,7 +213,7 @@ def test_a_bad_request_of_a_batch_is_its_error_and_the_others_stay() -> None:
 
 def test_a_batch_is_too_large_as_a_whole() -> None:
     with pytest.raises(PayloadTooLarge):
-        check_batch([{"state": "a" * 600, "questions": QUESTIONS}] * 2, 1_000)
+        check_batch([{"state": "a" * 600, "questions": QUESTIONS}] * 2, Limits(payload=1_000))
 
 
 @pytest.mark.parametrize(
