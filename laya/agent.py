@@ -20,7 +20,7 @@ from laya.calls import BatchCall, Inference
 from laya.catalog import DEFAULT_MODELS
 from laya.checkpoint import load_checkpoint
 from laya.confidence import check_min_confidence
-from laya.context import PredictContext
+from laya.context import PredictContext, one_call
 from laya.decoding import decode_answers, primary_subtag
 from laya.hooks import HookCallable, HookRegistry, nested_calls_fire_defaults
 from laya.identity import CheckpointIdentity
@@ -182,20 +182,21 @@ class Agent(HookRegistry):
         Raises:
             TypeError, ValueError: a state, a question or an option of the call is refused; the message names it.
         """
-        return self.begin_batch(
-            states,
-            questions,
-            batch_size=batch_size,
-            lang=lang,
-            hooks=hooks,
-            on_predict_start=on_predict_start,
-            on_predict_end=on_predict_end,
-            hooks_raise=hooks_raise,
-            hooks_timeout=hooks_timeout,
-            max_len=max_len,
-            head_max_len=head_max_len,
-            min_confidence=min_confidence,
-        ).finish()
+        with one_call():
+            return self.begin_batch(
+                states,
+                questions,
+                batch_size=batch_size,
+                lang=lang,
+                hooks=hooks,
+                on_predict_start=on_predict_start,
+                on_predict_end=on_predict_end,
+                hooks_raise=hooks_raise,
+                hooks_timeout=hooks_timeout,
+                max_len=max_len,
+                head_max_len=head_max_len,
+                min_confidence=min_confidence,
+            ).finish()
 
     def begin_batch(
         self,

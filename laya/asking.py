@@ -92,8 +92,8 @@ def single_result(ctx: PredictContext) -> dict[str, Any]:
 
 
 def _deliver(ctx: PredictContext, result: dict[str, Any]) -> None:
+    ctx.deliver([result])
     result["routing"] = ctx.decision
-    ctx.results = [result]
 
 
 def _options(ctx: PredictContext) -> dict[str, Any]:

@@ -54,6 +54,12 @@ def answer_by(deadline: float | None) -> Iterator[None]:
         _deadline.reset(token)
 
 
+def time_left() -> float | None:
+    """Seconds until the deadline of the `answer_by` around this call, 0 when it has passed; None without one."""
+    deadline = _deadline.get()
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
 @dataclass(frozen=True, slots=True)
 class PassReport:
     """What one pass did, for metrics.
@@ -141,10 +147,9 @@ class Pending:
             DeadlinePassed: the deadline of `answer_by` passed; rows that have not been computed are dropped.
             Exception: what the first of the rows failed with.
         """
-        call, deadline = self._call, _deadline.get()
+        call = self._call
         try:
-            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not call.ended.wait(wait):
+            if not call.ended.wait(time_left()):
                 raise DeadlinePassed("the answer was not ready by its deadline: it still waited for a forward pass")
         except BaseException as error:
             call.fail(error)  # the caller has given up: its rows are dropped when their turn comes

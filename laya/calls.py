@@ -42,7 +42,7 @@ class BatchCall:
             try:
                 if self._left is not None:
                     with recording(ctx.phases):
-                        ctx.results = self._left.results()
+                        ctx.deliver(self._left.results())
                 measure(ctx, self._min_confidence)
             except BaseException as error:
                 fail(ctx, self._run, error, self._min_confidence)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from laya.confidence import check_min_confidence
-from laya.context import PredictContext
+from laya.context import Batch, PredictContext
 from laya.routing import LangGuess
 
 
@@ -67,8 +67,9 @@ def context_of(
     run_id: str,
     decision: Mapping[str, Any] | None = None,
     model: str | None = None,
+    batch: Batch | None = None,
 ) -> PredictContext:
-    """The context of one request to `router`; its decision and its checkpoint's name where they are known already."""
+    """The context of one request to `router`; what of its decision, checkpoint and batch is known already."""
     return PredictContext(
         states=[request.state],
         questions=request.questions,
@@ -79,6 +80,7 @@ def context_of(
         lang=request.lang,
         max_len=request.max_len,
         head_max_len=request.head_max_len,
+        batch=batch,
     )
 
 

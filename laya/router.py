@@ -14,7 +14,7 @@ from typing import Any
 from laya.asking import add_routing, ask, ask_groups, single_result
 from laya.catalog import DEFAULT_MODELS
 from laya.confidence import check_min_confidence
-from laya.context import PredictContext, new_run_id
+from laya.context import Batch, PredictContext, new_run_id, one_call
 from laya.grouping import Request, by_checkpoint, by_pass, check_requests, context_of
 from laya.hooks import HookCallable, HookRegistry, HookRun
 from laya.identity import CheckpointIdentity, Foreseen
@@ -313,7 +313,7 @@ class Router(HookRegistry):
         check_min_confidence(min_confidence)
         run = self.hook_run(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_timeout)
         request = Request(state, questions, model, task, lang, lang_guess, max_len, head_max_len, min_confidence)
-        with ExitStack() as in_use:
+        with one_call(), ExitStack() as in_use:
             return self._predict_one(request, run, in_use)
 
     system_one = predict
@@ -373,7 +373,7 @@ class Router(HookRegistry):
         results: list[dict[str, Any]] = [{} for _ in checked]
         for places in by_checkpoint(models):
             routed = [(checked[at], run_ids[at], decisions[at]) for at in places]
-            with ExitStack() as in_use:
+            with one_call(), ExitStack() as in_use:
                 answered = self._predict_group(models[places[0]], routed, run, batch_size, in_use)
             for at, result in zip(places, answered, strict=True):
                 results[at] = result
@@ -391,7 +391,10 @@ class Router(HookRegistry):
 
         Their contexts are gone before the checkpoint's use ends: they would hold the Agent that the next load evicts.
         """
-        group = [(request, context_of(request, self, run_id, decision, model)) for request, run_id, decision in routed]
+        batch = Batch(tuple(request for request, _, _ in routed))
+        group = [
+            (request, context_of(request, self, run_id, decision, model, batch)) for request, run_id, decision in routed
+        ]
         started: list[tuple[Request, PredictContext]] = []
         try:
             if not self.defer_load:
