@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,28 +27,49 @@ DRAIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ResidentView:
-    """A resident checkpoint as the choice of victims sees it."""
+    """A resident checkpoint as the choice of victims sees it.
+
+    Attributes:
+        size: what it takes: 1 where checkpoints are counted, else bytes.
+        pinned: it never goes.
+        rank: those of a lower rank go first, whatever their use: see `Residency.ranks`.
+    """
 
     name: str
     in_use: bool
+    size: int = 1
+    pinned: bool = False
+    rank: int = 0
 
 
 def choose_victims(residents: Sequence[ResidentView], room_for: int) -> list[str]:
-    """Who has to go so that `room_for` checkpoints stay: least recently used first, those in use last.
+    """Who has to go so that no more than `room_for` stays: least recently used first, those in use last.
 
     Args:
-        residents: those that may go, least recently used first.
-        room_for: how many of them may stay (0 or more).
+        residents: those that are there, least recently used first.
+        room_for: how many checkpoints (or bytes) of them may stay, 0 or more. What is pinned stays in any case.
     """
-    surplus = max(0, len(residents) - max(0, room_for))
-    idle_first = sorted(residents, key=lambda resident: resident.in_use)  # stable: keeps the order of use
-    return [resident.name for resident in idle_first[:surplus]]
+    surplus = sum(resident.size for resident in residents) - max(0, room_for)
+    victims: list[str] = []
+    # Stable: keeps the order of use.
+    for resident in sorted(residents, key=lambda resident: (resident.rank, resident.in_use)):
+        if surplus <= 0:
+            break
+        if not resident.pinned:
+            victims.append(resident.name)
+            surplus -= resident.size
+    return victims
+
+
+class NoRoom(RuntimeError):
+    """What is pinned leaves no room for a checkpoint."""
 
 
 @dataclass(slots=True)
 class _Resident:
     agent: Any
     users: Counter[object] = field(default_factory=Counter)  # chain of calls to the number of its uses in flight
+    size: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -84,15 +105,22 @@ class Residency:
         *,
         evict_first: bool = False,
         on_change: Callable[[Sequence[str], tuple[str, Any] | None], None],
+        estimate: Callable[[str], int] = lambda _: 1,
+        measure: Callable[[Any], int] = lambda _: 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep at most `max_loaded` checkpoints.
+        """Keep at most `max_loaded` checkpoints, or bytes.
 
         `on_change(evicted, built)` is called once a load that changed something, outside every lock and in the thread
         that did it: the names that went, in order, and the name and Agent that came, or None when the build failed.
+        `estimate(name)` is what a checkpoint will take of `max_loaded` before it is built, `measure(agent)` what it
+        takes then.
         """
         self.max_loaded = max_loaded
         self.evict_first = evict_first
+        self.pinned: frozenset[str] = frozenset()
+        self.ranks: Callable[[], Mapping[str, int]] = dict
+        self._estimate, self._measure = estimate, measure
         self._on_change = on_change
         self._clock = clock
         self._residents: OrderedDict[str, _Resident] = OrderedDict()
@@ -106,6 +134,18 @@ class Residency:
         """Resident names, least recently used first."""
         with self._changed:
             return list(self._residents)
+
+    @property
+    def building(self) -> list[str]:
+        """Names that are being built, or wait for their turn."""
+        with self._changed:
+            return list(self._builds)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Resident name to what it takes of `max_loaded`, least recently used first."""
+        with self._changed:
+            return {name: resident.size for name, resident in self._residents.items()}
 
     @contextmanager
     def use(self, name: str, build: Callable[[], Any]) -> Iterator[Any]:
@@ -138,10 +178,10 @@ class Residency:
     def put(self, name: str, agent: Any) -> None:
         """Make a finished Agent resident under `name`, with room for it beside what is there."""
         with self._changed:
-            self._residents[name] = _Resident(agent)
+            self._residents[name] = _Resident(agent, size=self._measure(agent))
             self._residents.move_to_end(name)
             self._failures.pop(name, None)
-            self.max_loaded = max(self.max_loaded, len(self._residents))
+            self.max_loaded = max(self.max_loaded, sum(resident.size for resident in self._residents.values()))
 
     def drop(self, name: str) -> bool:
         """Let go of `name`; whether it was resident. Its memory is free once calls in flight have ended."""
@@ -198,8 +238,9 @@ class Residency:
         evicted: list[str] = []
         try:
             with _build_turn:
+                self._check_room(name)
                 if self.evict_first:
-                    evicted += self._make_room(1, chain)
+                    evicted += self._make_room(self._estimate(name), chain)
                 self._free_used_on()
                 resident = self._register(name, mine, build())
                 evicted += self._make_room(0, chain, keep=name)
@@ -219,7 +260,7 @@ class Residency:
         return resident.agent, resident
 
     def _register(self, name: str, mine: _Build, agent: Any) -> _Resident:
-        resident = _Resident(agent, mine.waiters)
+        resident = _Resident(agent, mine.waiters, self._measure(agent))
         with self._changed:
             self._residents[name] = mine.resident = resident
             del self._builds[name]
@@ -237,15 +278,30 @@ class Residency:
                 self._failures[name] = _Failure(bare, self._clock() + REMEMBER_FAILURE_S)
         mine.done.set()
 
+    def _check_room(self, name: str) -> None:
+        """Refuse a build for which there would be no room if everything went that may go."""
+        sizes, pinned = self.sizes, self.pinned - {name}
+        held = sum(size for one, size in sizes.items() if one in pinned)
+        if held and held + self._estimate(name) > self.max_loaded:
+            names = ", ".join(one for one in sizes if one in pinned)
+            raise NoRoom(f"there is no room for {name!r} beside what is pinned: {names}")
+
     def _make_room(self, extra: int, chain: object, keep: str | None = None) -> list[str]:
-        """Evict until `extra` more fit beside those that stay; with evict_first, wait until their memory is free."""
+        """Evict until `extra` more fits beside those that stay; with evict_first, wait until their memory is free."""
+        ranks = self.ranks()
         with self._changed:
             candidates = [
-                ResidentView(name, in_use=resident.users.total() > 0)
+                ResidentView(
+                    name,
+                    in_use=resident.users.total() > 0,
+                    size=resident.size,
+                    pinned=name in self.pinned,
+                    rank=ranks.get(name, 0),
+                )
                 for name, resident in self._residents.items()
                 if name != keep
             ]
-            kept = 1 if keep is not None else 0
+            kept = self._residents[keep].size if keep in self._residents else 0
             victims = choose_victims(candidates, self.max_loaded - extra - kept)
             gone = [self._residents.pop(name) for name in victims]
             self._used_on += [resident.users for resident in gone if resident.users]
