@@ -11,7 +11,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 from kombu.log import get_logger
@@ -22,7 +22,7 @@ from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from producer.failover import PrimaryConnection, SecurePrimaryConnection
 from producer.queue_limit import QueueLimit, lengths
-from producer.transport_message import MalformedMessage, Message, Taken
+from producer.transport_message import SENT, MalformedMessage, Message, Taken
 from producer.transport_records import QoS, Records
 from producer.transport_surface import check_installed_kombu
 from producer.transport_take import PAUSE_S, Taker
@@ -36,6 +36,9 @@ BELL_DEPTH: Final = 64
 
 BELL_MS: Final = 10_000
 """Milliseconds that a bell is kept: whoever waits has heard it by then, and nothing is left of a queue that is gone."""
+
+SILENT_S: Final = 4.0
+"""Seconds by which an answer may be late. Then the connection counts as dead: the network drops what it is sent."""
 
 
 class Channel(stock.Channel):
@@ -83,6 +86,8 @@ class Channel(stock.Channel):
         limited = self.limit.concerns(queue)
         if limited:
             (self.limit.admit if batch is None else self.limit.admit_in_batch)(queue)
+        properties = message["properties"]
+        properties[SENT] = properties.pop(SENT, None) or round(time(), 3)  # the last: it is looked for at the end
         key, text = self._q_for_pri(queue, self._get_message_priority(message, reverse=False)), dumps(message)
         commands: list[tuple[Any, ...]] = [("lpush", key, text)]
         if queue in self._expires:
@@ -142,6 +147,18 @@ class Channel(stock.Channel):
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at: float | None = monotonic()  # type: ignore[assignment]  # kombu declares it by its None
         connection.send_command(*command)
+
+    def drop_if_silent(self) -> None:
+        """Disconnect when the answer to what was asked last is overdue; the next turn connects anew."""
+        connection, sent_at = self._in_poll, self._brpop_sent_at
+        if not connection or sent_at is None:
+            return
+        silent = monotonic() - sent_at - (self.brpop_timeout or 1)
+        socket = getattr(connection, "_sock", None)
+        if silent < SILENT_S or socket is None or stock._socket_readable(socket):
+            return
+        logger.warning("the broker has not answered for %.0f seconds: connecting anew", silent)
+        connection.disconnect()
 
     def answered(self) -> None:
         """Nothing is under way on the polled connection any more: time for what kombu does then."""
@@ -286,6 +303,8 @@ class Poller(stock.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """Send what is to be sent before waiting."""
+        for channel in tuple(self._channels):
+            channel.drop_if_silent()
         super().on_poll_start()
         for channel in tuple(self._channels):
             channel.turn()

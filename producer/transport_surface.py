@@ -32,6 +32,7 @@ SURFACE: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
             *("_lookup", "_q_for_pri", "_get_message_priority", "_maybe_update_queues_expire"),
         ),
     ),
+    (stock, ("_socket_readable",)),
     (stock.SentinelChannel, ("connection_class", "connection_class_ssl")),
     (virtual.Transport, ("_callbacks", "_deliver")),
     (stock.Transport, ("Channel", "cycle", "close_connection", "register_with_event_loop")),

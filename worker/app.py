@@ -31,8 +31,9 @@ from worker.settings import WorkerSettings, problems
 # Threads, each working on one message: enough for a large batch to form under them.
 CONCURRENCY: Final = 32
 
-# A worker can wait longer for a slow server than a web request: giving up costs it every message in hand.
-_SOCKET_SECONDS: Final = {"socket_connect_timeout": 5.0, "socket_timeout": 30.0}
+# A worker can wait longer for a slow server than a web request: giving up costs it what it was just taking. But several
+# such waits may follow each other before it has noticed that a connection is dead, and has another.
+_SOCKET_SECONDS: Final = {"socket_connect_timeout": 2.0, "socket_timeout": 3.0, "health_check_interval": 5}
 
 
 class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
@@ -67,6 +68,8 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
     app.conf.update(
         worker_pool="threads",
         worker_concurrency=CONCURRENCY,
+        worker_consumer="worker.consumer:PersistentConsumer",
+        broker_connection_max_retries=None,
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, "max_queue": 0},
     )
