@@ -22,6 +22,9 @@ class LayaError(Exception):
     retry: ClassVar[bool] = False
     """Whether the same request may well succeed a little later."""
 
+    http_status: ClassVar[int] = 500
+    """The HTTP status (RFC 9110, RFC 6585) by which a backend best says it to its own client."""
+
     def __init__(self, message: str | None = None, fields: Mapping[str, Any] | None = None) -> None:
         """Say what happened.
 
@@ -46,6 +49,11 @@ class LayaError(Exception):
         """The class's docstring on one line: the general case, and what to do next."""
         return " ".join(inspect.cleandoc(cls.__doc__ or cls.__name__).split())
 
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds for HTTP's `Retry-After`; None where trying again makes no sense."""
+        return int(self.fields.get("retry_after", 1)) if self.retry else None
+
     def as_entry(self) -> Entry:
         """The error as JSON, for a list of results in which other requests are answered."""
         return {"error": {"type": type(self).__name__, "message": self.message, "fields": self.fields}}
@@ -61,6 +69,8 @@ class LayaError(Exception):
 class InvalidRequest(LayaError):
     """The request cannot be asked as it stands. Correct it: it fails in the same way however often it is sent."""
 
+    http_status = 422
+
     @property
     def question(self) -> str | int | None:
         """The id of the question at fault, or None when it is not about one question."""
@@ -70,6 +80,8 @@ class InvalidRequest(LayaError):
 class UnknownCheckpoint(LayaError):
     """No checkpoint of this name is registered. Use one of the known names, or add it to LAYA_CHECKPOINTS here
     and on the workers."""
+
+    http_status = 422
 
     @property
     def checkpoint(self) -> str | None:
@@ -85,6 +97,8 @@ class UnknownCheckpoint(LayaError):
 class PayloadTooLarge(LayaError):
     """The request is larger than a setting allows: LAYA_MAX_PAYLOAD, LAYA_MAX_TEXT or LAYA_MAX_BATCH. Send less
     text, fewer questions, or fewer requests in one message; or raise the setting here and on the workers."""
+
+    http_status = 413
 
     @property
     def setting(self) -> str | None:
@@ -107,6 +121,7 @@ class QueueFull(LayaError):
     workers."""
 
     retry = True
+    http_status = 429
 
     @property
     def checkpoint(self) -> str | None:
@@ -134,6 +149,7 @@ class BrokerUnavailable(LayaError):
     and LAYA_RESULT_URL name it; then try again."""
 
     retry = True
+    http_status = 503
 
 
 class DeadlineExceeded(LayaError):
@@ -141,6 +157,7 @@ class DeadlineExceeded(LayaError):
     timeout."""
 
     retry = True
+    http_status = 504
 
 
 class PredictionFailed(LayaError):
@@ -172,6 +189,7 @@ class CheckpointUnavailable(LayaError):
     worker's disk and memory, and its access to the Hub; then try again."""
 
     retry = True
+    http_status = 503
 
     @property
     def checkpoint(self) -> str | None:

@@ -69,3 +69,27 @@ def test_an_error_of_a_newer_worker_may_carry_more_fields() -> None:
 def test_every_error_is_a_public_name_of_the_producer() -> None:
     assert {kind.__name__ for kind in TREE} <= set(producer.__all__)
     assert all(getattr(producer, kind.__name__) is getattr(errors, kind.__name__) for kind in TREE)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "again"),
+    [
+        (errors.InvalidRequest, 422, None),
+        (errors.UnknownCheckpoint, 422, None),
+        (errors.PayloadTooLarge, 413, None),
+        (errors.QueueFull, 429, 1),
+        (errors.BrokerUnavailable, 503, 1),
+        (errors.CheckpointUnavailable, 503, 1),
+        (errors.DeadlineExceeded, 504, 1),
+        (errors.PredictionFailed, 500, None),
+        (errors.PoisonedRequest, 500, None),
+    ],
+)
+def test_each_error_says_what_a_web_backend_answers_with(
+    error: type[errors.LayaError], status: int, again: int | None
+) -> None:
+    assert (error.http_status, error().retry_after) == (status, again)
+
+
+def test_an_error_may_say_itself_when_to_try_again() -> None:
+    assert errors.QueueFull("full", {"retry_after": 7}).retry_after == 7
