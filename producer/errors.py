@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -52,7 +53,7 @@ class LayaError(Exception):
     @property
     def retry_after(self) -> int | None:
         """Seconds for HTTP's `Retry-After`; None where trying again makes no sense."""
-        return int(self.fields.get("retry_after", 1)) if self.retry else None
+        return math.ceil(self.fields.get("retry_after", 1)) if self.retry else None
 
     def as_entry(self) -> Entry:
         """The error as JSON, for a list of results in which other requests are answered."""
@@ -137,11 +138,6 @@ class QueueFull(LayaError):
     def limit(self) -> int | None:
         """How many may wait."""
         return self.fields.get("limit")
-
-    @property
-    def retry_after(self) -> float:
-        """Seconds after which it makes sense to ask again: a hint, for a `Retry-After` header."""
-        return float(self.fields.get("retry_after", 1.0))
 
 
 class BrokerUnavailable(LayaError):

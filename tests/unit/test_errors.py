@@ -92,4 +92,4 @@ def test_each_error_says_what_a_web_backend_answers_with(
 
 
 def test_an_error_may_say_itself_when_to_try_again() -> None:
-    assert errors.QueueFull("full", {"retry_after": 7}).retry_after == 7
+    assert errors.QueueFull("full", {"retry_after": 6.2}).retry_after == 7
