@@ -21,7 +21,7 @@ from laya.identity import CheckpointIdentity, Foreseen
 from laya.lifecycle import end_in_reverse, fail, measure
 from laya.phases import LOAD, phase, recording
 from laya.residency import Residency
-from laya.routing import LangGuess, RouteDecision, decide, prefer_resident_stand_in
+from laya.routing import AnsweredElsewhere, LangGuess, RouteDecision, decide, prefer_resident_stand_in
 from laya.sources import Source, Sources
 
 
@@ -334,6 +334,8 @@ class Router(HookRegistry):
                 ask(ctx)
             add_routing(ctx)
             measure(ctx, request.min_confidence)
+        except AnsweredElsewhere:
+            raise
         except BaseException as error:
             fail(ctx, run, error, request.min_confidence)
             raise

@@ -53,6 +53,15 @@ class RouteDecision(dict[str, Any]):
     """
 
 
+class AnsweredElsewhere(Exception):
+    """Raised while a request is routed: another process answers it, so it ends here without any further event."""
+
+    def __init__(self, checkpoint: str) -> None:
+        """Name the checkpoint that answers it there."""
+        super().__init__(checkpoint)
+        self.checkpoint = checkpoint
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """A checkpoint name as wished, before it is looked up, and why."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from json import JSONDecodeError
-from typing import Any
+from typing import Any, Final
 
 from kombu.transport import virtual
 from kombu.utils.json import loads
+
+SENT: Final = "laya_sent"
+"""Property of a message of ours, its last: when it was first published, in Unix seconds. Its age in the queue."""
 
 
 class MalformedMessage(ValueError):

@@ -73,6 +73,9 @@ class Taker:
         step = self._step(queues)
         if step == "take":
             room = channel.qos.takeable()
+            at_most = getattr(channel._queue_cycle, "at_most", None)  # an order that also knows how many
+            if at_most is not None:
+                room = min(room, at_most(queues))
             if room < 1:
                 return
             self._queues = queues

@@ -24,6 +24,7 @@ from worker import (
     logs,
 )
 from worker.control import ControlStep
+from worker.placement_step import PlacementStep
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.room import RoomStep
 from worker.settings import WorkerSettings, problems
@@ -34,6 +35,9 @@ CONCURRENCY: Final = 32
 # A worker can wait longer for a slow server than a web request: giving up costs it what it was just taking. But several
 # such waits may follow each other before it has noticed that a connection is dead, and has another.
 _SOCKET_SECONDS: Final = {"socket_connect_timeout": 2.0, "socket_timeout": 3.0, "health_check_interval": 5}
+
+# kombu makes an object of it for each channel.
+_ORDER: Final = {"queue_order_strategy": "worker.queue_order:ResidentFirst"}
 
 
 class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
@@ -71,9 +75,9 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         worker_consumer="worker.consumer:PersistentConsumer",
         broker_connection_max_retries=None,
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
-        broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, "max_queue": 0},
+        broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
-    app.steps["worker"].update({ServingStep, ControlStep})
+    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep})
     app.steps["consumer"].add(RoomStep)
     for task in app.tasks.values():
         task.Request = "worker.messages:PredictionMessage"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery.exceptions import WorkerShutdown, WorkerTerminate
@@ -18,6 +18,10 @@ from hooks import LoadCount
 from laya import Router, small
 from laya.batching import Batching, DeadlinePassed, answer_by
 from laya.catalog import DEFAULT_MODELS, canonical_name
+from laya.grouping import Request
+from laya.hooks import HookRun
+from laya.residency import NoRoom
+from laya.routing import AnsweredElsewhere, RouteDecision
 from producer.checkpoints import CheckpointSource
 from producer.errors import (
     CheckpointUnavailable,
@@ -26,6 +30,7 @@ from producer.errors import (
     LayaError,
     PredictionFailed,
 )
+from producer.handover import arrival
 from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
 from worker.control import Orders
@@ -37,13 +42,23 @@ logger = logging.getLogger(__name__)
 # The worker ending itself is no failure of the request at hand.
 _ENDING = (WorkerShutdown, WorkerTerminate)
 
+# Neither is that another worker answers it.
+_NO_FAILURE = (*_ENDING, AnsweredElsewhere)
+
 
 class HookNotFound(LookupError):
     """LAYA_HOOKS names something that cannot be imported or called."""
 
 
 class ServingRouter(Router):
-    """A Router that knows the registered checkpoints and no others, and says which one it could not load."""
+    """A Router that knows the registered checkpoints and no others, and says which one it could not load.
+
+    Attributes:
+        load_seconds: what the latest load of each checkpoint took.
+        goes_elsewhere: whether a message that came by a queue should be answered by another worker, as its checkpoint
+            is not resident here.
+        others_could: whether another worker may be able to load what could not be loaded here.
+    """
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Make the Router of a worker's settings; nothing is loaded yet."""
@@ -70,7 +85,52 @@ class ServingRouter(Router):
             },
             defer_load=True,
             prefer_resident=True,
+            evict_first=True,
         )
+        self.load_seconds: dict[str, float] = {}
+        self.goes_elsewhere: Callable[[str, str], bool] = lambda _checkpoint, _queue: False
+        self.others_could: Callable[[str], bool] = lambda _checkpoint: False
+
+    @property
+    def building(self) -> list[str]:
+        """Checkpoints that are being loaded, or wait for their turn."""
+        return self._residency.building
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Resident checkpoint to what it takes of the capacity, least recently used first."""
+        return self._residency.sizes
+
+    @property
+    def pinned(self) -> frozenset[str]:
+        """Checkpoints that are never evicted."""
+        return self._residency.pinned
+
+    def pin(self, names: Sequence[str]) -> None:
+        """Never evict these."""
+        self._residency.pinned = frozenset(names)
+
+    def rank_by(self, ranks: Callable[[], Mapping[str, int]]) -> None:
+        """Ask this which residents go first when a load needs room; see `laya.residency.Residency`."""
+        self._residency.ranks = ranks
+
+    def estimate(self, name: str) -> int:  # noqa: ARG002
+        """What a checkpoint takes of the capacity."""
+        return 1
+
+    @property
+    def capacity(self) -> int:
+        """How much may be resident."""
+        return self._residency.max_loaded
+
+    def _route(self, request: Request, run: HookRun, run_id: str) -> RouteDecision:
+        decision = super()._route(request, run, run_id)
+        came = arrival()
+        if came is not None and not came.handed:
+            checkpoint = self.resolve(decision["model"])
+            if self.goes_elsewhere(checkpoint, came.queue):
+                raise AnsweredElsewhere(checkpoint)
+        return decision
 
     def resolve(self, name: str) -> str:
         """The registered name; the library's built-in ones count only where they are registered."""
@@ -83,8 +143,11 @@ class ServingRouter(Router):
 
     def _build(self, name: str) -> Any:
         try:
+            started = time.monotonic()
             with self.tally.loading(name):
-                return super()._build(name)
+                agent = super()._build(name)
+            self.load_seconds[name] = time.monotonic() - started
+            return agent
         except Exception as error:
             raise CheckpointUnavailable(
                 f"checkpoint {name!r} could not be loaded: {type(error).__name__}: {error}", {"checkpoint": name}
@@ -115,6 +178,7 @@ class Serving:
             started = time.perf_counter()
             self.router.load(name)
             logger.info("Preloaded checkpoint %s in %.1f s", name, time.perf_counter() - started)
+        self.router.pin(self.settings.preloaded)
 
     def close(self) -> None:
         """Let go of every checkpoint; `on_evict` fires for each."""
@@ -137,7 +201,12 @@ class Serving:
         try:
             with answer_by(_by_monotonic(deadline)):
                 return self.router.predict(checked.state, checked.questions, **checked.options)
-        except _ENDING:
+        except _NO_FAILURE:
+            raise
+        except CheckpointUnavailable as error:
+            came, checkpoint = arrival(), str(error.fields.get("checkpoint"))
+            if came is not None and not came.handed and self.router.others_could(checkpoint):
+                raise AnsweredElsewhere(checkpoint) from error
             raise
         except BaseException as error:  # a hook may raise anything, and the pool must not die of it
             raise translated(error, checked.questions) from error
@@ -248,6 +317,8 @@ def translated(error: BaseException, questions: Mapping[str, Any]) -> LayaError:
     if isinstance(error, LayaError):
         return error
     message = str(error)
+    if isinstance(error, NoRoom):
+        return CheckpointUnavailable(message)
     if isinstance(error, DeadlinePassed):
         return DeadlineExceeded(message)
     if isinstance(error, ValueError | TypeError):

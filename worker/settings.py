@@ -23,6 +23,9 @@ class WorkerSettings(ProducerSettings):
 
     preload: Names = Field((), description="Checkpoints that are loaded before the worker takes requests.")
     max_loaded: int = Field(2, ge=1, description="Checkpoints held in memory at once.")
+    dwell: float = Field(
+        10.0, ge=0, description="Seconds for which a loaded checkpoint is not evicted for another's sake."
+    )
     device: str | None = Field(
         None, description="Device of the checkpoints, such as `cuda:0`; the best one there is if unset."
     )
