@@ -17,7 +17,7 @@ from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
 from producer.transport_message import Taken
-from producer.transport_scripts import ORPHAN, RESTORE, SET_ASIDE
+from producer.transport_scripts import ORPHAN, RENEW, RESTORE, SET_ASIDE
 
 if TYPE_CHECKING:
     from producer.transport import Channel
@@ -100,6 +100,18 @@ class Records:
             tags.append(self._noted.popleft())
         return tags
 
+    # --- keeping ---
+
+    def renew(self, tags: Sequence[Tag]) -> None:
+        """Let records that are still there count from now: whoever has their messages is alive.
+
+        Raises:
+            redis.exceptions.RedisError: as the server or the connection has it.
+        """
+        if tags:
+            with self._channel.conn_or_acquire() as client:
+                client.eval(RENEW, 1, *self._channel.prefixed([self._channel.unacked_index_key]), *tags)
+
     # --- putting back ---
 
     def sweep(self, at_most: int | None) -> None:
@@ -122,12 +134,12 @@ class Records:
             tags = client.zrange(
                 channel.unacked_index_key, "-inf", overdue_since, byscore=True, offset=0, num=at_most or SWEEP_AT_MOST
             )
-        errors = self._restore(tags[::-1], "RPUSH", overdue_since)
+        errors = self._restore(tags[::-1], "RPUSH", overdue_since, mark=True)
         if errors:
             logger.error("%d overdue message(s) could not be put back on their queues: %s", len(errors), errors[0])
 
     def put_back(self, tags: Iterable[Tag], *, last: bool = False) -> None:
-        """Put messages back on their queues; the first of the tags is the first to be taken again.
+        """Put messages back on their queues as they came; the first of the tags is the first to be taken again.
 
         Args:
             tags: of the messages. One that has no record any more is acknowledged, or put back by somebody else.
@@ -137,7 +149,16 @@ class Records:
             redis.exceptions.RedisError: as the server or the connection has it.
         """
         ordered = list(tags)
-        for error in self._restore(ordered if last else ordered[::-1], "LPUSH" if last else "RPUSH", None):
+        for error in self._restore(ordered if last else ordered[::-1], "LPUSH" if last else "RPUSH"):
+            raise error
+
+    def requeue(self, tag: Tag, *, last: bool) -> None:
+        """Put a message back that a consumer had and wants delivered again, marked so.
+
+        Raises:
+            redis.exceptions.RedisError: as the server or the connection has it.
+        """
+        for error in self._restore([tag], "LPUSH" if last else "RPUSH", mark=True):
             raise error
 
     def set_aside(self, tag: Tag, text: bytes, why: str) -> None:
@@ -145,8 +166,17 @@ class Records:
         with self._channel.conn_or_acquire() as client:
             self._set_aside(client, tag, text, why)
 
-    def _restore(self, tags: Sequence[Tag], end: str, made_until: float | None) -> list[Exception]:
-        """Put messages back, in pipelines; the errors of those that could not be."""
+    def _restore(
+        self, tags: Sequence[Tag], end: str, made_until: float | None = None, *, mark: bool = False
+    ) -> list[Exception]:
+        """Put messages back, in pipelines; the errors of those that could not be.
+
+        Args:
+            tags: of the messages.
+            end: the command that puts one on its list.
+            made_until: time after which a record must not have been made.
+            mark: say in them that somebody may have begun them. The others were not, and come as if for the first time.
+        """
         errors: list[Exception] = []
         for first in range(0, len(tags), _TOGETHER):
             some = tags[first : first + _TOGETHER]
@@ -154,11 +184,13 @@ class Records:
                 for tag in some:
                     pipe.hget(self._channel.unacked_key, tag)
                 for tag, record in zip(some, pipe.execute(), strict=True):
-                    self._restore_one(pipe, tag, record, end, made_until)
+                    self._restore_one(pipe, tag, record, end, made_until, mark=mark)
                 errors += [reply for reply in pipe.execute(raise_on_error=False) if isinstance(reply, Exception)]
         return errors
 
-    def _restore_one(self, pipe: Any, tag: Tag, record: bytes | None, end: str, made_until: float | None) -> None:
+    def _restore_one(
+        self, pipe: Any, tag: Tag, record: bytes | None, end: str, made_until: float | None, *, mark: bool
+    ) -> None:
         channel = self._channel
         if record is None:
             pipe.eval(ORPHAN, 2, *self._keys(), tag)
@@ -166,7 +198,7 @@ class Records:
         try:
             message, exchange, routing_key = loads(record)
             lists, bells = channel.homes(message, exchange, routing_key)
-            text = dumps(_redelivered(message))
+            text = dumps(_redelivered(message) if mark else message)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not keep the others from their queues
             self._set_aside(pipe, tag, record, f"the record cannot be read: {error}")
             return
@@ -198,6 +230,9 @@ class QoS(stock.QoS):
 
     at_work: Callable[[], Collection[str]] | None = None
     """Tags of messages that are being worked on and will be acknowledged although this channel has lost its server."""
+
+    unhandled: Callable[[Taken, Channel, Exception], bool] | None = None
+    """Takes over a message at which the consumer failed; whether it did, so that the message can be acknowledged."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Remember a message; one that came from a take is on record in Redis already."""
@@ -233,7 +268,7 @@ class QoS(stock.QoS):
 
     def restore_by_tag(self, tag: Tag, client: Any = None, leftmost: bool = False) -> None:  # noqa: ARG002
         """Put one unacknowledged message back on its queue."""
-        self.channel.records.put_back([tag], last=leftmost)
+        self.channel.records.requeue(tag, last=leftmost)
 
     def restore_unacked(self, client: Any = None) -> None:  # noqa: ARG002
         """Put back every message of this channel, in their order, except those that are being worked on."""

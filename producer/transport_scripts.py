@@ -131,6 +131,16 @@ redis.call('ZREM', KEYS[2], ARGV[1])
 return 1
 """
 
+RENEW: Final = """#!lua flags=allow-oom
+-- Let records that are still there count from now.
+-- KEYS: their index by time
+-- ARGV: tags
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+for _, tag in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, tag) end
+return 1
+"""
+
 ORPHAN: Final = """#!lua flags=allow-oom
 -- Forget a tag that has no record.
 -- KEYS: unacked hash, its index by time

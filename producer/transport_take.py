@@ -200,15 +200,23 @@ class Taker:
             return
         except (OSError, RedisError, MemoryError):
             raise
-        except Exception:
+        except Exception as error:
             if not channel.has_turns:
                 raise
             # kombu would end the worker, or (after a KeyError) its connection, and the message would find the next.
-            logger.exception("a message of the queue %r could not be handled: it stays on record, to come again", queue)
-            channel.qos.let_go(tag.decode())
+            logger.exception("a message of the queue %r could not be handled", queue)
+            self._unhandled(message, tag.decode(), error)
             return
         if not message.held:  # a consumer that acknowledges nothing
             channel.records.acknowledge(tag)
+
+    def _unhandled(self, message: Taken, tag: str, error: Exception) -> None:
+        """Acknowledge a message that somebody else has taken over; else it stays on record, to come again."""
+        qos = self._channel.qos
+        if qos.unhandled is not None and qos.unhandled(message, self._channel, error):
+            qos.ack(tag)
+        else:
+            qos.let_go(tag)
 
     def _refused(self, error: ResponseError) -> None:
         """Decide what a refused command means: a script to send again, or a pause."""

@@ -24,10 +24,14 @@ from worker import (
     logs,
 )
 from worker.control import ControlStep
+from worker.holding import HoldingStep
 from worker.placement_step import PlacementStep
 from worker.pool import PoolRefused, asked_pool, check_pool
+from worker.redelivery import RedeliveryStep
 from worker.room import RoomStep
 from worker.settings import WorkerSettings, problems
+from worker.storing import patient_store_for
+from worker.unreadable import UnreadableStep
 
 # Threads, each working on one message: enough for a large batch to form under them.
 CONCURRENCY: Final = 32
@@ -74,13 +78,15 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         worker_concurrency=CONCURRENCY,
         worker_consumer="worker.consumer:PersistentConsumer",
         broker_connection_max_retries=None,
+        result_backend=f"{patient_store_for(settings.results)}+{settings.results}",
+        redis_socket_timeout=_SOCKET_SECONDS["socket_timeout"],
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
-    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep})
-    app.steps["consumer"].add(RoomStep)
+    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep, RedeliveryStep})
+    app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep})
     for task in app.tasks.values():
-        task.Request = "worker.messages:PredictionMessage"
+        task.Request = "worker.settling:SettledMessage"
     # Celery sends this before it sets up its loggers, in a worker and in no other command.
     signals.celeryd_init.connect(lambda **_: logs.install(log_state=settings.log_state), weak=False)
     return app

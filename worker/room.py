@@ -12,7 +12,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from producer.transport_records import QoS
+from producer.transport_records import TAKE_AT_MOST, QoS
 
 
 class RoomStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
@@ -25,13 +25,21 @@ class RoomStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no t
         qos = parent.task_consumer.channel.qos
         if not isinstance(qos, QoS):
             return  # the stock transport
-        if parent.app.conf.worker_disable_prefetch:
-            qos.room = lambda: room(parent)
+        quarantine = getattr(parent.controller, "quarantine", None)
+        if quarantine is not None:
+            quarantine.reconnected()
+        limit = room if parent.app.conf.worker_disable_prefetch else lambda _: TAKE_AT_MOST
+        qos.room = lambda: limit(parent) if quarantine is None else quarantine.room(limit(parent))
         qos.at_work = tags_at_work
 
 
 def room(consumer: Any) -> int:
-    """How many messages a consumer's pool could start now. Negative where messages with a countdown came due."""
+    """How many messages a consumer's pool could start now. Negative where messages with a countdown came due.
+
+    None while the result store is away: what cannot be answered here is left to workers that may.
+    """
+    if getattr(consumer.app.backend, "waiting", 0):
+        return 0
     limit: int = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
     return limit - len(state.reserved_requests)
 

@@ -1,0 +1,180 @@
+"""What becomes of a message that was delivered before: answered already, begun once more, or dead-lettered.
+
+A first delivery costs nothing here. One that comes back overdue is marked by the queue's wire, and each time that a
+worker begins it, it is counted first, by the task's id: so the count is there when the worker dies of it. What came
+back without having been begun is not marked, and what only waited was not counted. Who may run beside it is
+`worker.quarantine`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from celery import bootsteps, states
+from celery.exceptions import BackendError
+from celery.worker import state
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from producer.errors import PoisonedRequest
+from worker.dead import DeadLetters, Letter, letter_of
+from worker.quarantine import Quarantine
+from worker.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+UNREACHABLE: Final = (OperationalError, RedisError, BackendError, OSError)
+
+_OVER: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVOKED})
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of suspects since the start, for metrics: begun again, answered before, dead-lettered."""
+
+    repeated: int = 0
+    answered_before: int = 0
+    poisoned: int = 0
+
+
+class Redelivery:
+    """Examines suspects in threads of the pool, and begins those that may be begun."""
+
+    def __init__(self, settings: WorkerSettings, letters: DeadLetters, start: Callable[[Any], None]) -> None:
+        """Take how often a message may be begun, where to count and keep it, and what begins one."""
+        self._settings = settings
+        self._letters = letters
+        self._start = start
+        self.outcomes = Outcomes()
+
+    def examine(self, request: Any) -> None:
+        """Begin a suspect, or settle it otherwise. Where that cannot be decided, it stays on record, to come again."""
+        try:
+            self._examine(request)
+        except UNREACHABLE as error:
+            logger.warning("Task %s was delivered before, and it cannot be found out how often: %s", request.id, error)
+            self._leave(request)
+
+    def _examine(self, request: Any) -> None:
+        if any(other.id == request.id and other is not request for other in _active()):
+            logger.info("Task %s is at work here already; its second delivery waits for the result", request.id)
+            self._leave(request)
+            return
+        if self._stored(request) in _OVER:
+            logger.info("Task %s was answered before its worker could acknowledge it", request.id)
+            self.outcomes.answered_before += 1
+            self._finish(request)
+            return
+        delivery = self._letters.begin(request.id, self._settings.max_deliveries)
+        if not delivery:
+            self._bury(request)
+            return
+        logger.warning(
+            "Task %s was delivered before, and its worker ended: it runs alone, delivery %d of at most %d",
+            request.id,
+            delivery,
+            self._settings.max_deliveries,
+        )
+        self.outcomes.repeated += 1
+        self._forget_when_settled(request)
+        try:
+            self._start(request)
+        except RuntimeError:  # the pool was closed: the worker ends, and the message goes back unbegun
+            self._letters.forget(request.id)
+            raise
+
+    def _stored(self, request: Any) -> str | None:
+        """The state in the result store. One that cannot be read is none: the work is repeated."""
+        try:
+            stored: str = request.task.backend.get_task_meta(request.id, cache=False)["status"]
+        except Exception as error:  # noqa: BLE001 - whatever it is, a repeated answer harms nobody
+            logger.warning("The result of task %s cannot be read: %s", request.id, type(error).__name__)
+            return None
+        return stored
+
+    def _forget_when_settled(self, request: Any) -> None:
+        """Forget the count when the message is acknowledged, or given back by its own task."""
+
+        def then_forget(settle: Callable[..., Any]) -> Callable[..., Any]:
+            def settled(*args: Any) -> Any:
+                try:
+                    self._letters.forget(request.id)
+                except UNREACHABLE as error:
+                    logger.info("The count of task %s stays until it expires: %s", request.id, error)
+                return settle(*args)
+
+            return settled
+
+        request._on_ack, request._on_reject = then_forget(request.on_ack), then_forget(request.on_reject)
+
+    def _finish(self, request: Any) -> None:
+        state.task_ready(request, successful=True)
+        request.acknowledge()
+        request.send_event("task-succeeded", result="answered before", runtime=0.0)
+
+    def _bury(self, request: Any) -> None:
+        """Dead-letter a message, then answer its caller, then acknowledge it: in this order nothing is lost."""
+        begun = self._settings.max_deliveries
+        letter = letter_of(request.message, "poisoned", "workers ended while they worked on it", begun)
+        settings = self._settings
+        self._letters.add(letter, request.message._raw, keep=settings.dead_max, seconds=settings.dead_ttl)
+        error = poisoned(letter)
+        logger.error("Task %s is dead-lettered: %s", request.id, error)
+        self.outcomes.poisoned += 1
+        request.task.backend.mark_as_failure(
+            request.id, error, request=request._context, store_result=request.store_errors
+        )
+        state.task_ready(request)
+        request.acknowledge()
+        request.send_event("task-failed", exception=repr(error), traceback="")
+
+    def _leave(self, request: Any) -> None:
+        """Give its place to another, and leave its record to the visibility timeout."""
+        state.task_ready(request)
+        let_go = getattr(request.message.channel.qos, "let_go", None)
+        if let_go is not None:
+            let_go(request.message.delivery_tag)
+
+
+def poisoned(letter: Letter) -> PoisonedRequest:
+    """The error of a request that workers died of: its id and sizes, no text."""
+    sizes = {"bytes": letter.size, "requests": letter.requests, "questions": letter.questions}
+    return PoisonedRequest(
+        f"{letter.deliveries} workers ended while they worked on this request: it is set aside as a dead letter",
+        {"task_id": letter.id, "deliveries": letter.deliveries, "checkpoint": letter.checkpoint, **sizes},
+    )
+
+
+def _active() -> list[Any]:
+    while True:
+        try:
+            return list(state.active_requests)
+        except RuntimeError:  # a thread has finished one meanwhile
+            continue
+
+
+class RedeliveryStep(bootsteps.Step):  # type: ignore[misc] # celery has no types
+    """Puts the quarantine between the consumer and the pool, before the consumer is made."""
+
+    requires = ("celery.worker.components:Pool", "celery.worker.components:Timer")
+
+    def create(self, parent: Any) -> None:
+        """Take over what the consumer hands messages to."""
+        start = parent.process_task
+        redelivery = Redelivery(parent.app.settings, DeadLetters(parent.app), start)
+
+        def examine(request: Any, done: Callable[[], None]) -> None:
+            def examined() -> None:
+                try:
+                    redelivery.examine(request)
+                finally:
+                    done()
+
+            parent.pool.apply_async(examined, callback=lambda _: None)
+
+        parent.quarantine = Quarantine(start, examine, parent.timer)
+        parent.redelivery = redelivery
+        parent.process_task = parent.quarantine.process
