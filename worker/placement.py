@@ -25,6 +25,8 @@ class Rules:
             it is busy and alone.
         idle_s: a worker with no request in hand for so long is idle.
         eager_s: a message of a claimed queue that waits longer has its checkpoint loaded without being read first.
+        hopeless_s: a message that waits longer for a checkpoint which cannot be loaded here, and which nobody else
+            sees to, is answered with the error, whatever others might do some day.
     """
 
     dwell_s: float = 10.0
@@ -33,6 +35,7 @@ class Rules:
     switch: float = 2.0
     idle_s: float = 0.5
     eager_s: float = 2.0
+    hopeless_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Demand:
         holders, loaders: live workers other than this one that hold it, or are loading it.
         rate: requests for it that were answered a second lately, by all workers.
         claimed: another worker has the claim.
-        failures: live workers, this one included, that failed to load it lately.
+        failures: live workers, this one included, that cannot load it now.
     """
 
     depth: int = 0
@@ -158,7 +161,7 @@ class _Choice:
         cold = [name for name in view.serves if name not in self._held and name not in view.loading]
         cold.sort(key=lambda name: (name not in view.claims, -self._of(name).age))
         fail = tuple(name for name in cold if self._is_hopeless(name))
-        able = [name for name in cold if view.failed_until.get(name, 0.0) <= view.now]
+        able = [name for name in cold if not self._is_unable(name)]
         for name in able:
             if self._is_unserved(name):
                 self._consider(name, self._patience(name))
@@ -207,14 +210,18 @@ class _Choice:
         pace = demand.rate / max(1, demand.holders) * servers
         return demand.depth > pace * self._load_s(name)
 
+    def _is_unable(self, name: str) -> bool:
+        """Whether it cannot be loaded here: it failed lately, or what is pinned leaves no room."""
+        pinned = sum(held.size for held in self._view.held if held.pinned)
+        failed = self._view.failed_until.get(name, 0.0) > self._view.now
+        return failed or (pinned > 0 and pinned + self._size(name) > self._view.capacity)
+
     def _is_hopeless(self, name: str) -> bool:
         """Whether no worker is left that could load it, so that its messages would wait for nothing."""
-        view, demand = self._view, self._of(name)
-        if view.failed_until.get(name, 0.0) <= view.now or demand.depth == 0:
+        demand = self._of(name)
+        if demand.depth == 0 or demand.holders + demand.loaders or demand.claimed or not self._is_unable(name):
             return False
-        others = demand.holders + demand.loaders > 0 or demand.claimed
-        too_long = self._rules.dwell_s + 3 * self._load_s(name)
-        return not others and (demand.failures >= view.workers or demand.age > too_long)
+        return max(1, demand.failures) >= self._view.workers or demand.age > self._rules.hopeless_s
 
     # --- who would have to go for it ---
 
