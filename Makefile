@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint format dev hooks clean
+.PHONY: help demo up test lint format docs dev hooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,13 +37,16 @@ format: $(VENV)/.stamp-dev ## rewrite the files as ruff wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.stamp-dev ## the pages as a site, in build/docs
+	$(BIN)/sphinx-build -W docs build/docs
+
 dev: $(VENV)/.stamp-dev ## the environment for working on this, without running anything
 
 hooks: $(VENV)/.stamp-dev ## run formatting, lint and types before each commit
 	$(BIN)/pre-commit install
 
 clean: ## remove the environment and the tools' caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A system Python may come without ensurepip, then pip is put there from outside.
 $(BIN)/python:
