@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from hooks.audit import AuditLog
     from hooks.loads import LoadCount
     from hooks.metrics import PrometheusMetrics
+    from hooks.skip_cache import SkipCache
     from hooks.tracing import Tracing
 
-__all__ = ["AuditLog", "LoadCount", "PrometheusMetrics", "Tracing"]
+__all__ = ["AuditLog", "LoadCount", "PrometheusMetrics", "SkipCache", "Tracing"]
 
 _MODULES = {
     "AuditLog": "hooks.audit",
     "LoadCount": "hooks.loads",
     "PrometheusMetrics": "hooks.metrics",
+    "SkipCache": "hooks.skip_cache",
     "Tracing": "hooks.tracing",
 }
 

@@ -57,7 +57,7 @@ class Link:
         """
         try:
             self._socket.settimeout(_left(deadline))
-            self._socket.sendall(b"".join(hiredis.pack_command(command) for command in commands))
+            self._socket.sendall(b"".join(map(_packed, commands)))
             return [self._reply(deadline) for _ in commands]
         except (OSError, ValueError, hiredis.HiredisError) as error:
             self.close()
@@ -205,6 +205,11 @@ def opener(url: str) -> Callable[[], Link]:
         options.pop(name, None)
     settings = {"protocol": 2, "socket_timeout": OPEN_SECONDS, "socket_connect_timeout": OPEN_SECONDS, **options}
     return lambda: Link(kind(**settings))
+
+
+def _packed(command: Command) -> bytes:
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # its stub says a tuple of one
+    return packed
 
 
 def _left(deadline: float) -> float:

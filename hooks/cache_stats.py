@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ class Counters:
     def snapshot(self, state: str) -> CacheStats:
         """All counts as they are now."""
         with self._lock:
-            return replace(CacheStats(state=state), **self._counts)
+            return CacheStats(**self._counts, state=state)

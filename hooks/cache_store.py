@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import hiredis
 
-from hooks.cache_breaker import Breaker
+from hooks.cache_breaker import CLOSED, OPEN, Breaker
 from hooks.cache_key import CacheKey
 from hooks.cache_links import Command, LinkFailed, Links
 
@@ -35,7 +35,11 @@ together."""
 
 
 class StoreAway(Exception):
-    """The server was not asked, or did not answer; the text is a word or two for a log."""
+    """The server did not answer; the text is a word or two for a log."""
+
+
+class LeftAlone(StoreAway):
+    """The server is out of order and was not asked."""
 
 
 class Turn(Enum):
@@ -152,9 +156,11 @@ class CacheStore:
         found: list[bytes | None] = []
         for start in range(0, len(entries), MANY):
             (reply,) = self._read([("MGET", *entries[start : start + MANY])])
-            found += reply if isinstance(reply, list) else self._astray()
+            if not isinstance(reply, list):
+                raise self._astray()
+            found += reply
         if len(found) != len(entries):
-            self._astray()
+            raise self._astray()
         return found
 
     def look(self, key: CacheKey, token: str) -> bytes | Turn:
@@ -163,13 +169,16 @@ class CacheStore:
         Raises:
             StoreAway: it is not known.
         """
+        if self.writing.state == OPEN:  # nothing would end the lease
+            (data,) = self.fetch([key.entry])
+            return Turn.UNLEASED if data is None else data
         (reply,) = self._read([_eval(_LOOK, [key.entry, key.lease], token, round(self._lease * 1000))], _LOOK)
         if isinstance(reply, bytes):
             return reply
         try:
             return Turn(reply)
         except ValueError:
-            return self._astray()
+            raise self._astray() from None
 
     def write(self, writes: Sequence[Write]) -> list[bool]:
         """Carry these out in order; whether each was.
@@ -177,10 +186,10 @@ class CacheStore:
         Raises:
             StoreAway: none of them was, or it is not known.
         """
-        if self.reading.state != "closed":  # a look-up will find out when it is back
-            raise StoreAway("left alone")
+        if self.reading.state != CLOSED:  # a look-up will find out when it is back
+            raise LeftAlone("left alone")
         if not self.writing.allows():
-            raise StoreAway("writes left alone")
+            raise LeftAlone("writes left alone")
         commands = [self._command(write) for write in writes]
         try:
             replies = self._links.ask(commands, time.monotonic() + WRITE_SECONDS)
@@ -207,7 +216,7 @@ class CacheStore:
 
     def _read(self, commands: Sequence[Command], script: Script | None = None) -> list[Any]:
         if not self.reading.allows():
-            raise StoreAway("left alone")
+            raise LeftAlone("left alone")
         deadline = time.monotonic() + self._budget
         try:
             replies = self._links.ask(commands, deadline)
@@ -223,10 +232,10 @@ class CacheStore:
         self.reading.succeeded()
         return replies
 
-    def _astray(self) -> Any:
-        """An answer that the command cannot have."""
+    def _astray(self) -> StoreAway:
+        """What to raise at an answer that the command cannot have."""
         self.reading.failed("strange answer")
-        raise StoreAway("strange answer")
+        return StoreAway("strange answer")
 
     def _command(self, write: Write) -> Command:
         match write:
