@@ -53,3 +53,12 @@ class Broken(BaseHook):
 
     def on_load(self, ctx: Any) -> None:
         """Make it a hook."""
+
+
+class Redirect(BaseHook):
+    """Sends a request to the checkpoint that its state names: `to other`."""
+
+    def on_route(self, ctx: Any) -> None:
+        verb, _, name = str(ctx.states[0]).partition(" ")
+        if verb == "to":
+            ctx.decision = {**ctx.decision, "model": name, "reason": "as asked"}
