@@ -148,8 +148,16 @@ class ResultStore(celery_redis.RedisBackend):
         if len(value) > self._MAX_STR_VALUE_SIZE:
             raise BackendStoreError("value too large for Redis backend", state=state, task_id=task_id)
         expires = self.failure_expires if state == states.FAILURE else self.expires
-        self.ensure(self.writer.write, (key, value, expires or 0))
+        self.persist(key, value, expires or 0)
         return result
+
+    def persist(self, key: Any, value: Any, expires: int) -> None:
+        """Store a result; while the server is away, for as long as Celery's retry policy says.
+
+        Raises:
+            redis.exceptions.RedisError: as the server or the connection has it.
+        """
+        self.ensure(self.writer.write, (key, value, expires))
 
     @cached_property
     def writer(self) -> ResultWriter:
