@@ -14,6 +14,7 @@ from producer.errors import (
     QueueFull,
     UnknownCheckpoint,
 )
+from producer.served import Served, served
 from producer.tasks import submit_prediction, submit_predictions
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "PoisonedRequest",
     "PredictionFailed",
     "QueueFull",
+    "Served",
     "UnknownCheckpoint",
     "apredict",
     "predict",
     "predict_many",
+    "served",
     "submit_prediction",
     "submit_predictions",
 ]

@@ -18,7 +18,7 @@ from celery import states
 from kombu.utils.uuid import uuid
 
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
-from producer.request import PredictionOptions
+from producer.request import AskingOptions
 from producer.tasks import PredictionTask, is_eager, submit_prediction
 
 if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
@@ -32,7 +32,7 @@ def predict(
     state: Any,
     questions: Mapping[Any, Any],
     timeout: float | None = 10,
-    **options: Unpack[PredictionOptions],
+    **options: Unpack[AskingOptions],
 ) -> dict[str, Any]:
     """Ask a worker and wait for the answer.
 
@@ -41,7 +41,8 @@ def predict(
         questions: mapping of question id to definition.
         timeout: seconds for everything; None waits for as long as it takes.
         options: as for `Router.predict`: `model`, `task`, `lang`, `lang_guess`, `max_len`, `head_max_len`,
-            `min_confidence`.
+            `min_confidence`; `cache=False` keeps the answer out of the workers' cache, `tenant` says whose
+            request it is, and `task_id` gives the task an id of your own.
 
     Returns:
         What `Router.predict` returns, as it comes out of JSON.
@@ -56,7 +57,7 @@ async def apredict(
     state: Any,
     questions: Mapping[Any, Any],
     timeout: float | None = 10,
-    **options: Unpack[PredictionOptions],
+    **options: Unpack[AskingOptions],
 ) -> dict[str, Any]:
     """Ask a worker and wait for the answer without blocking the event loop; arguments and errors as `predict`.
 
@@ -115,10 +116,10 @@ class _Call:
     ) -> None:
         self._task = task
         self._args = (state, questions)
-        self._options = options
+        self._options = dict(options)
         self._timeout = timeout
         self._until = None if timeout is None else time.monotonic() + timeout
-        self._id = uuid()
+        self._id = self._options.pop("task_id", None) or uuid()
         self._watch: ResultWatch | None = None
         self._future: Future[Meta] | None = None
         self._given_up = False

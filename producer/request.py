@@ -31,7 +31,10 @@ _SHOWN_ID = 40  # characters of each
 
 
 class PredictionOptions(TypedDict, total=False):
-    """The options of one prediction, by the names that `Router.predict` has for them."""
+    """The options of one prediction, by the names that `Router.predict` has for them; `cache` is a worker's own.
+
+    With `cache=False` no cache of a worker is asked for the answer, and none keeps it.
+    """
 
     model: str | None
     task: str | None
@@ -40,6 +43,14 @@ class PredictionOptions(TypedDict, total=False):
     max_len: int | None
     head_max_len: int | None
     min_confidence: float | Mapping[str, float] | None
+    cache: bool | None
+
+
+class AskingOptions(PredictionOptions, total=False):
+    """What a backend may say beside: whose request it is, which travels signed and not as an option; the task's id."""
+
+    tenant: str | None
+    task_id: str
 
 
 OPTIONS: Final = tuple(PredictionOptions.__annotations__)
@@ -58,6 +69,16 @@ class PredictionRequest:
     def as_request(self) -> dict[str, Any]:
         """The request as one mapping, as a list of requests holds it."""
         return {"state": self.state, "questions": self.questions, **self.options}
+
+    @property
+    def router_options(self) -> dict[str, Any]:
+        """The options that a Router takes."""
+        return {name: value for name, value in self.options.items() if name != "cache"}
+
+    @property
+    def may_be_cached(self) -> bool:
+        """Whether a cache may answer it and keep its answer."""
+        return self.options.get("cache") is not False
 
     def __repr__(self) -> str:
         """Without a text of the state or the questions: a repr ends in logs and tracebacks."""
@@ -233,6 +254,11 @@ def _from_mapping(given: Mapping[str, Any]) -> PredictionRequest:
         raise InvalidRequest(f"a request needs a state and questions: {' and '.join(missing)} missing")
     options = {name: value for name, value in given.items() if name not in ("state", "questions")}
     unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    if "tenant" in options:
+        raise InvalidRequest(
+            "tenant is no option of a request: it is said where a message is published, and signed there",
+            {"options": ["tenant"]},
+        )
     if unknown:
         raise InvalidRequest(
             f"unknown option {', '.join(unknown)}: the options are {', '.join(OPTIONS)}", {"options": unknown}
@@ -304,6 +330,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
             raise InvalidRequest(f"{name} must be a text, not {type(value).__name__}", {"options": [name]})
         if name in _BUDGETS and not _is_budget(value):
             raise InvalidRequest(f"{name} must be a whole number of tokens from 1 to {MAX_TOKENS}", {"options": [name]})
+    if not isinstance(options.get("cache", True), bool):
+        raise InvalidRequest("cache must be True or False", {"options": ["cache"]})
     try:
         check_min_confidence(options.get("min_confidence"))
     except ValueError as error:

@@ -21,6 +21,7 @@ from kombu.utils.encoding import bytes_to_str
 
 from producer.errors import DeadlineExceeded
 from producer.result_writer import ResultWriter
+from producer.served import FIELD
 from producer.watch import Meta, ResultWatch
 
 _INTERVAL_SECONDS = 1.0
@@ -131,6 +132,13 @@ class ResultStore(celery_redis.RedisBackend):
             return
         error = DeadlineExceeded("the request waited in the queue until its time was up", {"task_id": task_id})
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
+
+    def _get_result_meta(self, result: Any, state: str, traceback: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """What is stored: Celery's own fields, and how the task was answered."""
+        meta = super()._get_result_meta(result, state, traceback, request, *args, **kwargs)
+        if (facts := getattr(request, FIELD, None)) is not None:
+            meta[FIELD] = facts
+        return meta
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from producer.checkpoints import BUILT_IN, CheckpointSource, default_of, parse_checkpoints
 from producer.limits import DEEPEST, DEFAULT, Limits
 from producer.transport_name import TRANSPORTS
+
+SHORTEST_KEY = 16
+"""Characters of a secret at least: one that can be guessed signs for everybody."""
 
 
 class ProducerSettings(BaseSettings):
@@ -36,6 +39,11 @@ class ProducerSettings(BaseSettings):
         "laya",
         pattern=r"^[A-Za-z0-9_.-]{1,64}$",
         description="First part of every key beside the queues: deployments that share a server must not share it.",
+    )
+    tenant_key: SecretStr | None = Field(
+        None,
+        description="Secret that signs and verifies `tenant=`, the same on backends and workers; several, separated by "
+        "commas, to change it: the first signs, all verify.",
     )
     checkpoints: Annotated[tuple[CheckpointSource, ...], NoDecode] = Field(
         BUILT_IN,
@@ -84,6 +92,13 @@ class ProducerSettings(BaseSettings):
             raise ValueError("expected one server, found several; sentinel:// takes a list of sentinels")
         return value
 
+    @field_validator("tenant_key")
+    @classmethod
+    def _check_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and any(len(key) < SHORTEST_KEY for key in _parts(value)):
+            raise ValueError(f"expected secrets of at least {SHORTEST_KEY} characters, separated by commas")
+        return value
+
     @field_validator("checkpoints", mode="before")
     @classmethod
     def _read_checkpoints(cls, value: Any) -> Any:
@@ -112,6 +127,11 @@ class ProducerSettings(BaseSettings):
         )
 
     @property
+    def tenant_keys(self) -> tuple[str, ...]:
+        """The secrets of `tenant_key`: the first signs, all verify."""
+        return () if self.tenant_key is None else _parts(self.tenant_key)
+
+    @property
     def default_checkpoint(self) -> str:
         """The registered name that undecided requests go to."""
         return default_of(self.names, self.default_model)
@@ -120,3 +140,7 @@ class ProducerSettings(BaseSettings):
     def results(self) -> str:
         """The URL of the server that keeps results."""
         return self.result_url or self.broker_url
+
+
+def _parts(secret: SecretStr) -> tuple[str, ...]:
+    return tuple(part.strip() for part in secret.get_secret_value().split(","))

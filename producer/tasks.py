@@ -16,6 +16,7 @@ from typing import Any
 from celery import Task
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
+from kombu.utils.uuid import uuid
 
 from producer.app import PredictionApp, PredictionService, app
 from producer.checkpoints import queue_of
@@ -28,6 +29,7 @@ from producer.errors import (
     PredictionFailed,
     UnknownCheckpoint,
 )
+from producer.handover import may_be_handed_over
 from producer.jsonform import JsonForm
 from producer.request import (
     SCHEMA,
@@ -42,7 +44,9 @@ from producer.request import (
     shown_options,
     summary,
 )
+from producer.served import noting
 from producer.shown import Shown, plain
+from producer.tenancy import signed, verified
 
 _ADDRESSED = {"queue", "exchange", "routing_key"}
 
@@ -79,11 +83,17 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
             InvalidRequest, UnknownCheckpoint, PayloadTooLarge: it cannot be asked; nothing was published.
             BrokerUnavailable: the broker could not be reached within two seconds.
         """
+        kwargs = dict(kwargs or {})
+        tenant = kwargs.pop("tenant", options.pop("tenant", None))
         # In a chain, or as a link, a worker publishes the answer of one task as an argument of the next.
         submission = self.submission([plain(arg) for arg in args or ()], kwargs)
         if not options.keys() & _ADDRESSED:
             options["queue"] = queue_of(submission.checkpoint)
         options["headers"] = {**(options.get("headers") or {}), SCHEMA_HEADER: SCHEMA}
+        if tenant is not None:
+            options["task_id"] = options.get("task_id") or uuid()
+            call = (self.name, options["task_id"], submission.args, submission.kwargs)
+            options["headers"] |= signed(tenant, call, self.app.settings)
         options.setdefault("argsrepr", submission.shown_args)
         options.setdefault("kwargsrepr", submission.shown_kwargs)
         if is_eager(self.app):
@@ -104,6 +114,15 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
                 "publish with `.delay`, or install answers with `producer.testing.answering`"
             )
         return self.app.service
+
+    def tenant(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Whose call the running message is, None for the deployment's own.
+
+        Raises:
+            InvalidRequest: it names a tenant and is not signed for it.
+        """
+        request = self.request
+        return verified(request.headers or {}, (self.name, request.id, args, kwargs), self.app.settings)
 
     def result(self, results: Any) -> Any:
         """What the task returns: in a worker behind a repr that logs and events may show."""
@@ -181,14 +200,18 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> Any:
         """Answer questions about a state: `(state, questions, **options)`."""
         deadline = self.deadline()
-        return self.result(self.service().predict(read_call(args, kwargs), deadline))
+        tenant = self.tenant(args, kwargs)
+        with may_be_handed_over(self), noting(self.request):
+            return self.result(self.service().predict(read_call(args, kwargs), deadline, tenant))
 
     @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions", shared=False)  # type: ignore[untyped-decorator]
     def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
         deadline = self.deadline()
+        tenant = self.tenant(args, kwargs)
         items = check_batch(read_batch(args, kwargs), self.app.settings.limits)
-        return self.result(self.service().predict_many(items, deadline))
+        with noting(self.request):
+            return self.result(self.service().predict_many(items, deadline, tenant))
 
     return submit_prediction, submit_predictions
 

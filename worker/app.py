@@ -25,6 +25,7 @@ from worker import (
 )
 from worker.control import ControlStep
 from worker.holding import HoldingStep
+from worker.metrics_step import MetricsStep
 from worker.placement_step import PlacementStep
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.redelivery import RedeliveryStep
@@ -83,7 +84,7 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
-    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep, RedeliveryStep})
+    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep})
     app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep})
     for task in app.tasks.values():
         task.Request = "worker.settling:SettledMessage"

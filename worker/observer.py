@@ -24,7 +24,7 @@ from laya import BaseHook, PredictContext
 from producer.checkpoints import queue_of
 from worker import queue_order
 from worker.announcements import LIFETIME_S, Heard, Told, WorkerEntry, exchange
-from worker.placement import Decision, Held, Rules, View, decide
+from worker.placement import Decision, Demand, Held, Rules, View, decide
 from worker.serving import Serving
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,12 @@ class Observer:
         self.stop()
         if self._thread.is_alive():
             self._thread.join(2.0)
+
+    @property
+    def demand(self) -> Mapping[str, Demand]:
+        """What waits, as it was heard last; empty while nothing was."""
+        heard = self._known.heard
+        return heard.demand if heard is not None else {}
 
     # --- the thread ---
 

@@ -35,4 +35,5 @@ class PlacementStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has
         )
         signals.worker_shutting_down.connect(lambda **_: observer.stop(), weak=False)
         signals.worker_shutdown.connect(lambda **_: observer.end(), sender=parent, weak=False)
+        parent.observer = observer
         observer.start()

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from celery import current_task
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from hooks import LoadCount
+from hooks.scope import Scope, asking
 from laya import Router, small
-from laya.batching import Batching, DeadlinePassed, answer_by
+from laya.batching import Batching, DeadlinePassed, PassReport, answer_by
 from laya.catalog import DEFAULT_MODELS, canonical_name
 from laya.grouping import Request
 from laya.hooks import HookRun
@@ -34,6 +36,7 @@ from producer.handover import arrival
 from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
 from worker.control import Orders
+from worker.noted import Noted
 from worker.settings import WorkerSettings
 from worker.tally import Tally
 
@@ -63,6 +66,7 @@ class ServingRouter(Router):
     def __init__(self, settings: WorkerSettings) -> None:
         """Make the Router of a worker's settings; nothing is loaded yet."""
         self._served = settings.names
+        self._pass_observers: list[Callable[[PassReport], None]] = []
         self.tally = Tally()
         sources = sources_of(settings.checkpoints)
         super().__init__(
@@ -81,6 +85,7 @@ class ServingRouter(Router):
                     max_batch_tokens=settings.max_batch_tokens,
                     batch_wait_ms=settings.batch_wait_ms,
                     cpu_fallback=settings.cpu_fallback,
+                    observe=self._tell_of_pass,
                 )
             },
             defer_load=True,
@@ -113,6 +118,14 @@ class ServingRouter(Router):
     def rank_by(self, ranks: Callable[[], Mapping[str, int]]) -> None:
         """Ask this which residents go first when a load needs room; see `laya.residency.Residency`."""
         self._residency.ranks = ranks
+
+    def observe_passes(self, observer: Callable[[PassReport], None]) -> None:
+        """Tell this of every forward pass, in the device's thread."""
+        self._pass_observers.append(observer)
+
+    def _tell_of_pass(self, report: PassReport) -> None:
+        for observer in self._pass_observers:
+            observer(report)
 
     def estimate(self, name: str) -> int:  # noqa: ARG002
         """What a checkpoint takes of the capacity."""
@@ -163,7 +176,7 @@ class Serving:
         self.router = ServingRouter(settings)
         self.loads = LoadCount()
         self.tally = self.router.tally
-        self.router.add_hook([self.loads, self.tally])
+        self.router.add_hook([self.loads, self.tally, Noted()])
         self.orders = Orders(self.router, self.tally, settings.preloaded)
 
     def start(self) -> None:
@@ -188,19 +201,20 @@ class Serving:
         except Exception:
             logger.exception("A hook failed while the checkpoints were let go")
 
-    def predict(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:
+    def predict(self, request: PredictionRequest, deadline: float | None, tenant: str | None = None) -> dict[str, Any]:
         """Answer one request, or raise one of `producer.errors`.
 
         Args:
             request: as it came, unchecked: a producer may have skipped the checks.
             deadline: Unix time after which nobody wants the answer, or None.
+            tenant: whose request it is, None for the deployment's own.
         """
         checked = check(request, JsonForm(self.settings.limits))
         self._check_name(checked)
         check_deadline(deadline)
         try:
-            with answer_by(_by_monotonic(deadline)):
-                return self.router.predict(checked.state, checked.questions, **checked.options)
+            with answer_by(_by_monotonic(deadline)), asking(_scope(checked, tenant)):
+                return self.router.predict(checked.state, checked.questions, **checked.router_options)
         except _NO_FAILURE:
             raise
         except CheckpointUnavailable as error:
@@ -211,7 +225,9 @@ class Serving:
         except BaseException as error:  # a hook may raise anything, and the pool must not die of it
             raise translated(error, checked.questions) from error
 
-    def predict_many(self, items: Sequence[BatchItem], deadline: float | None) -> list[dict[str, Any]]:
+    def predict_many(
+        self, items: Sequence[BatchItem], deadline: float | None, tenant: str | None = None
+    ) -> list[dict[str, Any]]:
         """Answer checked requests in order, in shared passes; one that fails is an error entry at its place."""
         results: list[dict[str, Any]] = [{}] * len(items)
         good: list[tuple[int, PredictionRequest]] = []
@@ -226,28 +242,37 @@ class Serving:
             else:
                 good.append((place, item))
         check_deadline(deadline)
-        for (place, _), answer in zip(good, self._together(good, deadline), strict=True):
-            results[place] = answer
+        for may_be_cached in (True, False):
+            alike = [(place, request) for place, request in good if request.may_be_cached is may_be_cached]
+            if alike:
+                answers = self._together([request for _, request in alike], deadline, tenant)
+                for (place, _), answer in zip(alike, answers, strict=True):
+                    results[place] = answer
         return results
 
     def _together(
-        self, requests: Sequence[tuple[int, PredictionRequest]], deadline: float | None
+        self, requests: Sequence[PredictionRequest], deadline: float | None, tenant: str | None
     ) -> list[dict[str, Any]]:
         """The answers of one call of the Router; when it fails, those of one call for each request."""
         try:
-            with answer_by(_by_monotonic(deadline)):
-                return self.router.predict_batch([request.as_request() for _, request in requests])
+            with answer_by(_by_monotonic(deadline)), asking(_scope(requests[0], tenant)):
+                return self.router.predict_batch(
+                    [
+                        {"state": request.state, "questions": request.questions, **request.router_options}
+                        for request in requests
+                    ]
+                )
         except _ENDING:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
             if len(requests) == 1:
-                return [translated(error, requests[0][1].questions).as_entry()]
+                return [translated(error, requests[0].questions).as_entry()]
             logger.info("A batch of %d failed (%s); answering one by one", len(requests), type(error).__name__)
-        return [self._alone(request, deadline) for _, request in requests]
+        return [self._alone(request, deadline, tenant) for request in requests]
 
-    def _alone(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:
+    def _alone(self, request: PredictionRequest, deadline: float | None, tenant: str | None) -> dict[str, Any]:
         try:
-            return self.predict(request, deadline)
+            return self.predict(request, deadline, tenant)
         except LayaError as error:
             return error.as_entry()
 
@@ -255,6 +280,12 @@ class Serving:
         """Refuse a name that is not registered here. Other requests are routed by the Router."""
         if "model" in request.options or "task" in request.options:
             route(request, self.settings.names, self.settings.default_checkpoint)
+
+
+def _scope(request: PredictionRequest, tenant: str | None) -> Scope:
+    """What hooks may know of a request beside its context."""
+    task = current_task
+    return Scope(namespace=tenant, store=request.may_be_cached, task_id=task.request.id if task else None)
 
 
 def sources_of(checkpoints: Sequence[CheckpointSource]) -> dict[str, str | tuple[str, str | None]]:

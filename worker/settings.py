@@ -50,6 +50,10 @@ class WorkerSettings(ProducerSettings):
     )
     dead_max: int = Field(1000, ge=1, description="Dead letters that are kept; the oldest go first.")
     dead_ttl: int = Field(604_800, gt=0, description="Seconds for which a dead letter is kept.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of the metrics for Prometheus; 0 takes a free one, unset serves none."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address that the metrics are served at.")
     hooks: Names = Field(
         (), description="Dotted paths to hook classes or factories, in order: `hooks.LoadCount,my_hooks.Redact`."
     )

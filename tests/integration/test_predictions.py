@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import redis
 from celery import chain, chord, group
+from kombu.utils.uuid import uuid
 
 from laya import Router
 from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, UnknownCheckpoint
+from producer.served import served
 from tests.integration.conftest import Backend, WorkerProcess, wait_until
 
 # The english checkpoint carries temperatures that are clamped, with a warning.
@@ -53,6 +55,30 @@ def test_the_text_s_language_decides_the_queue_and_the_checkpoint(
     submission = backend.submit_prediction.submission((TEXTS[checkpoint], questions), {})
     assert submission.checkpoint == checkpoint
     assert backend.predict(TEXTS[checkpoint], questions)["routing"]["model"] == checkpoint
+
+
+def test_a_backend_can_ask_how_a_task_was_answered(backend: Backend, questions: dict[str, Any]) -> None:
+    task_id = uuid()
+    backend.predict(TEXTS["english"], questions, task_id=task_id)
+    facts = served(task_id, backend.app)
+    assert facts is not None
+    assert facts["worker"].startswith("worker0@")
+    assert facts["seconds"] > 0
+    assert (facts["requests"], facts["hits"], facts["checkpoints"]) == (1, 0, ["english"])
+
+
+def test_a_message_of_many_says_how_each_checkpoint_had_its_part(backend: Backend, questions: dict[str, Any]) -> None:
+    requests = [{"state": text, "questions": questions} for text in TEXTS.values()]
+    task = backend.submit_predictions.delay([*requests, {"state": "no questions"}])
+    task.get(timeout=30)
+    facts = served(task.id, backend.app)
+    assert facts is not None
+    assert facts["requests"] == 2
+    assert sorted(facts["checkpoints"]) == ["english", "multilingual"]
+
+
+def test_nothing_is_known_of_a_task_that_was_not_answered(backend: Backend) -> None:
+    assert served(uuid(), backend.app) is None
 
 
 def test_delay_and_get_answer_too(backend: Backend, questions: dict[str, Any]) -> None:
