@@ -7,9 +7,11 @@ the decision `worker.observer` and `worker.queue_order`. Times are seconds of on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,24 @@ def decide(view: View, rules: Rules) -> Decision:
     worth its load. At most one of them at a time makes others go.
     """
     return _Choice(view, rules).made()
+
+
+SLACK_S: Final = 4.0
+"""Seconds at most from a worker being able to serve a queue to its reading it, its load apart: a heartbeat to see the
+message, one to hear of the claim, a second until the wire asks for the queue, one for what is in hand."""
+
+
+def oldest_at_most(rules: Rules, *, load_s: float, checkpoints: int, workers: int, capacity: int) -> float:
+    """Seconds that no message waits longer than, where each queue is worked off within a dwell time once it is read.
+
+    There are `slots` = workers x capacity places. A place changes hands after a turn: the dwell time of what is there
+    (or the loads of the worker's other places, which follow each other), then a load. The queue that waits longest
+    comes next, so at most ceil((checkpoints - slots) / slots) turns go by before its own.
+    """
+    slots = workers * capacity
+    change = load_s + SLACK_S
+    turn = max(rules.dwell_s, (capacity - 1) * change) + change
+    return rules.switch * load_s + math.ceil(max(0, checkpoints - slots) / slots) * turn + change
 
 
 class _Choice:

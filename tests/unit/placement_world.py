@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from worker.placement import Demand, Held, Rules, View, decide
 
 TICK_S = 1.0
-SLACK_S = 4 * TICK_S  # to see a message, to claim its queue, to hear of the claim, to finish what is in hand
 
 
 @dataclass(slots=True)
@@ -21,16 +19,6 @@ class Worker:
     failed_until: dict[str, float] = field(default_factory=dict)
     idle_since: float = 0.0
     alive: bool = True
-
-
-def age_bound(names: int, workers: int, capacity: int, rules: Rules) -> float:
-    """Seconds that no message waits longer than, where every queue is worked off within a dwell time.
-
-    The formula of docs/placement.md.
-    """
-    slots = workers * capacity
-    turn = max(rules.dwell_s, (capacity - 1) * (rules.load_s + SLACK_S)) + rules.load_s + SLACK_S
-    return rules.switch * rules.load_s + math.ceil(max(0, names - slots) / slots) * turn + rules.load_s + SLACK_S
 
 
 class World:

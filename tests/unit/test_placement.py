@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.placement_world import World, age_bound
-from worker.placement import Demand, Held, Rules, View, decide
+from tests.unit.placement_world import World
+from worker.placement import Demand, Held, Rules, View, decide, oldest_at_most
 
 NAMES = ("a", "b", "c", "d", "e")
 RULES = Rules(dwell_s=10.0, load_s=3.0)
@@ -210,12 +210,13 @@ def test_no_message_waits_longer_than_the_bound_under_steady_traffic(
 ) -> None:
     dice = random.Random(seed)
     world = World(NAMES[:names], workers, capacity, RULES, pace=200)
+    bound = oldest_at_most(RULES, load_s=RULES.load_s, checkpoints=names, workers=workers, capacity=capacity)
     for _ in range(150):
         for name in world.names:
             if dice.random() < 0.7:
                 world.send(name, dice.randint(1, 4))
         world.step()
-        assert world.oldest() <= age_bound(names, workers, capacity, RULES)
+        assert world.oldest() <= bound
     assert world.loads <= workers * capacity * (1 + 150 / RULES.dwell_s)
     assert all(stayed >= RULES.dwell_s for _, _, stayed in world.evictions)
 
