@@ -100,7 +100,7 @@ class Quarantine:
         suspect = is_suspect(request)
         if not suspect and self._alone is None:
             self._cautious = False
-            self.start(request)
+            self._start(request)
             return
         if not isinstance(request.message.channel.qos, QoS):
             self._examine_among_others(request)  # the stock transport gives nothing back without disorder
@@ -108,7 +108,7 @@ class Quarantine:
         alone, waiting = self.alone, self._waiting is not None
         decided = verdict(suspect=suspect, neighbours=self._neighbours(request), alone=alone, waiting=waiting)
         if decided == "start":
-            self.start(request)
+            self._start(request)
         elif decided == "alone":
             self._begin(request)
         elif decided == "wait":
@@ -140,6 +140,14 @@ class Quarantine:
         """The consumer has a new connection: what waited here has gone back to the queue with the old one."""
         self._waiting = None
 
+    def _start(self, request: Any) -> None:
+        """Begin a message. One that cannot be begun takes no room any more; its message is the wire's matter."""
+        try:
+            self.start(request)
+        except BaseException:
+            state.task_ready(request)
+            raise
+
     def _begin(self, request: Any) -> None:
         self._alone, self._since, self._examined = request, monotonic(), False
         self._cautious = True
@@ -153,7 +161,7 @@ class Quarantine:
         if is_suspect(request):
             self.examine(request, lambda: None)
         else:
-            self.start(request)
+            self._start(request)
 
     def _look(self) -> None:
         """See whether the suspect that waits can begin."""

@@ -1,0 +1,65 @@
+"""A hook that ends its worker when a state asks for it, and writes down what began and ended where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import signals
+
+from laya import BaseHook
+
+
+class Deadly(BaseHook):
+    """Does what the state says, in order: `die SIGKILL; …`.
+
+    `die SIGNAL`, `exit CODE`, `nap SECONDS`; `die-until N` dies until it has died N times, by whichever
+    request; `hold` waits until one has died.
+    """
+
+    def __init__(self) -> None:
+        self._journal = Path(os.environ["JOURNAL"])
+        self._deaths = self._journal.with_suffix(".deaths")
+        self._deaths.touch()
+        signals.task_postrun.connect(self._answered, weak=False)
+
+    def on_predict_start(self, ctx: Any) -> None:
+        state = str(ctx.states[0])
+        self._note(f"begin {os.getpid()} {state}")
+        for command in state.split(";"):
+            verb, _, what = command.strip().partition(" ")
+            self._obey(verb, what)
+
+    def on_predict_end(self, ctx: Any) -> None:
+        self._note(f"end {os.getpid()} {ctx.states[0]}")
+
+    def _obey(self, verb: str, what: str) -> None:
+        if verb == "die":
+            self._die(lambda: os.kill(os.getpid(), getattr(signal, what)))
+        elif verb == "exit":
+            self._die(lambda: os._exit(int(what)))
+        elif verb == "die-until" and self._deaths.stat().st_size < int(what):
+            self._die(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        elif verb == "nap":
+            time.sleep(float(what))
+        elif verb == "hold":
+            while not self._deaths.stat().st_size:
+                time.sleep(0.02)
+
+    def _answered(self, args: Any = (), **_: Any) -> None:
+        if "die-answered" in str(args) and not self._deaths.stat().st_size:
+            self._die(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    def _die(self, how: Callable[[], None]) -> None:
+        with self._deaths.open("a") as deaths:
+            deaths.write(".")
+        how()
+        time.sleep(60)  # a signal may reach another thread first
+
+    def _note(self, line: str) -> None:
+        with self._journal.open("a") as journal:
+            journal.write(line + "\n")

@@ -1,0 +1,124 @@
+"""A small deployment for tests that kill: a server, workers that a supervisor starts again, a backend, a journal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from laya.simulated import write_checkpoint
+from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from worker.server import EmbeddedServer
+
+VISIBILITY_S = 2
+NOUL = {"q": {"type": "noul", "instructions": "It is urgent."}}
+
+
+class Deployment:
+    """Workers for one server; each that ends is started again, as a supervisor does."""
+
+    def __init__(self, home: Path, server: EmbeddedServer, **settings: str) -> None:
+        self.server = server
+        self.journal = home / "journal"
+        self.journal.touch()
+        self.deaths = 0
+        self._home = home
+        self._settings = {
+            "LAYA_BROKER_URL": server.url,
+            "LAYA_CHECKPOINTS": f"english={write_checkpoint(home / 'checkpoint', pass_ms=1.0, row_ms=0.0)}",
+            "LAYA_PRELOAD": "english",
+            "LAYA_VISIBILITY_TIMEOUT": str(VISIBILITY_S),
+            "LAYA_HOOKS": "tests.faults.deadly_hooks.Deadly",
+            "JOURNAL": str(self.journal),
+            **settings,
+        }
+        backend = {name[5:].lower(): self._settings[name] for name in ("LAYA_CHECKPOINTS", "LAYA_VISIBILITY_TIMEOUT")}
+        self.backend = Backend(server.url, **{**backend, "visibility_timeout": int(backend["visibility_timeout"])})
+        self.client = redis.Redis.from_url(server.url)
+        self.workers: list[WorkerProcess] = []
+        self._over = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise)
+
+    def start(self, workers: int = 1, threads: int = 32) -> Deployment:
+        """Start workers, and what starts them again."""
+        for number in range(workers):
+            log = self._home / f"worker{number}.log"
+            self.workers.append(WorkerProcess(log, self._settings, "-c", str(threads)).launch())
+        for worker in self.workers:
+            wait_until(lambda worker=worker: "ready." in worker.text(), 60, f"the start of {worker.log}")
+        self._supervisor.start()
+        return self
+
+    def ask(self, state: Any, **options: Any) -> Any:
+        return self.backend.submit_prediction.apply_async((state, NOUL), options.pop("request", {}), **options)
+
+    def lines(self, verb: str) -> list[str]:
+        """The states that began or ended, in order."""
+        return [line.split(" ", 2)[2] for line in self.journal.read_text().splitlines() if line.startswith(verb)]
+
+    def alone(self, state: str) -> bool:
+        """Whether nothing else began or ended in its process while a state's last run lasted."""
+        entries = [line.split(" ", 2) for line in self.journal.read_text().splitlines()]
+        last = max(place for place, (verb, _, what) in enumerate(entries) if (verb, what) == ("begin", state))
+        same = [(verb, what) for verb, pid, what in entries[last:] if pid == entries[last][1]]
+        return same[1:] in ([], [("end", state)]) or same[1] == ("end", state)
+
+    def log(self) -> str:
+        return "\n".join(worker.text() for worker in self.workers)
+
+    def settled(self) -> bool:
+        """Whether every message is acknowledged."""
+        return self.client.hlen("unacked") == self.client.llen("laya.english") == 0
+
+    def answers_again(self) -> bool:
+        """Whether the server has read its journal."""
+        try:
+            return not self.client.info("persistence")["loading"]
+        except redis.ConnectionError:
+            return False
+
+    def close(self) -> None:
+        self._over.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
+        for worker in self.workers:
+            worker.end()
+        self.backend.close()
+        self.client.close()
+
+    def _supervise(self) -> None:
+        while not self._over.wait(0.05):
+            for worker in self.workers:
+                assert worker.process is not None
+                if worker.process.poll() is not None:
+                    self.deaths += 1
+                    worker.launch()
+
+
+@contextmanager
+def deployed(
+    home: Path, *, workers: int = 1, threads: int = 32, persistent: bool = False, **settings: str
+) -> Iterator[Deployment]:
+    """A deployment on a server of its own, which keeps a journal if it is to be killed."""
+    keeping = {"directory": home / "data", "options": {"appendfsync": "always"}} if persistent else {}
+    with EmbeddedServer(appendonly=persistent, **keeping) as server:
+        made = Deployment(home, server, **settings)
+        try:
+            yield made.start(workers, threads)
+        finally:
+            made.close()
+
+
+def answers(results: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """What each result came to: its answer, or its error."""
+    found: dict[str, Any] = {}
+    for name, result in results.items():
+        try:
+            found[name] = result.get(timeout=seconds)
+        except Exception as error:  # noqa: BLE001 - the tests look at it
+            found[name] = error
+    return found

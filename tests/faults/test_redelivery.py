@@ -1,0 +1,89 @@
+"""What is delivered again, and what is not: kills in any order, slow work, lost connections, answers stored already."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producer.errors import BrokerUnavailable
+from tests.faults.deployment import VISIBILITY_S, Deployment, answers, deployed
+from tests.integration.conftest import wait_until
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("redelivery"), workers=2, threads=4) as made:
+        yield made
+
+
+def test_work_that_outlasts_the_visibility_timeout_is_done_once(run: Deployment) -> None:
+    slow = run.ask(f"nap {2 * VISIBILITY_S + 1}")
+    assert "answers" in slow.get(timeout=30)
+    assert len(run.lines("begin")) == 1
+
+
+def test_a_request_that_waits_for_its_time_through_lost_connections_is_begun_once(run: Deployment) -> None:
+    later = run.ask("later", countdown=VISIBILITY_S + 3)
+    for _ in range(4):
+        wait_until(lambda: run.client.hlen("unacked") == 1, what="a worker that holds it")
+        run.client.client_kill_filter(_type="normal", skipme=True)
+        time.sleep(0.3)
+    assert "answers" in later.get(timeout=30)
+    assert run.lines("begin").count("later") == 1
+    assert run.client.keys("laya.delivered.*") == []
+
+
+def test_an_answer_that_was_stored_is_not_computed_again(run: Deployment) -> None:
+    result = run.ask("die-answered")
+    assert "answers" in result.get(timeout=20)
+    wait_until(lambda: run.deaths == 1, what="the worker's death")
+    assert run.client.hlen("unacked") == 1
+    wait_until(run.settled, 20, "the acknowledgement of its second delivery")
+    assert run.lines("begin").count("die-answered") == 1
+    assert run.client.keys("laya.delivered.*") == []
+
+
+def test_workers_and_the_server_are_killed_in_any_order_and_every_request_is_answered(tmp_path: Path) -> None:
+    order = random.Random(8).sample(["one", "other", "both", "server"], 4)
+    requests: dict[str, Any] = {}
+    over = threading.Event()
+
+    def load() -> None:
+        for number in itertools.count():
+            if over.wait(0.0 if number < 64 else 0.03):
+                return
+            with suppress(BrokerUnavailable):  # while the server is down
+                requests[str(number)] = run.ask(f"nap 0.2; {number}")
+
+    with deployed(tmp_path, workers=2, threads=16, persistent=True, LAYA_MAX_DELIVERIES="5") as run:
+        publisher = threading.Thread(target=load)
+        publisher.start()
+        try:
+            for victim in order:
+                before = len(run.lines("end"))
+                wait_until(lambda before=before: len(run.lines("end")) > before + 20, 30, "work")
+                if victim == "server":
+                    run.server.kill()
+                    run.server.start()
+                    wait_until(run.answers_again, 30, "the server")
+                    continue
+                for worker in {"one": run.workers[:1], "other": run.workers[1:], "both": run.workers}[victim]:
+                    os.kill(worker.pid, signal.SIGKILL)
+        finally:
+            over.set()
+            publisher.join()
+        came = answers(requests, 60)
+        assert {state: answer for state, answer in came.items() if "answers" not in answer} == {}
+        assert run.deaths == 4
+        assert len(came) > 100
+        wait_until(run.settled, 20, "the acknowledgements")

@@ -1,0 +1,147 @@
+"""`laya-workers dead`: the requests that were set aside, and what becomes of them: shown, sent again, or dropped."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from producer.app import app
+from worker.cli.screen import Code, CommandError, out, plain_table, say
+from worker.dead import DeadLetters, Letter, body_of
+
+EXAMPLE = "laya-workers dead list"
+
+commands = typer.Typer(
+    name="dead",
+    short_help="Requests that were set aside: list, show, retry, drop.",
+    help="Requests that workers died of, and messages that nobody can read. A text is shown only by `show --state`.",
+    epilog=f"Example: {EXAMPLE}",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+)
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="From `dead list`.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+
+
+@commands.command("list", epilog=f"Example: {EXAMPLE}")
+def listing(as_json: Json = False) -> None:
+    """List the dead letters, the oldest first."""
+    letters = DeadLetters(app).letters()
+    if as_json:
+        typer.echo(json.dumps([asdict(letter) for letter in letters], indent=2))
+    elif not letters:
+        say("no dead letters")
+    else:
+        show_all(letters)
+
+
+@commands.command(epilog="Example: laya-workers dead show 6f1c… --state")
+def show(
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="From `dead list`.")],
+    state: Annotated[bool, typer.Option("--state", help="The message too, with the texts in it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show one dead letter."""
+    found = DeadLetters(app).get(letter_id)
+    if found is None:
+        raise missing([letter_id])
+    letter, text = found
+    facts: dict[str, Any] = asdict(letter)
+    body = body_of(text) if state else None
+    if as_json:
+        typer.echo(json.dumps({**facts, "body": body} if state else facts, ensure_ascii=False, indent=2))
+        return
+    facts["at"] = moment(letter)
+    table = plain_table("", "")
+    for name, value in facts.items():
+        table.add_row(Text(name, style="bold"), Text("-" if value is None else str(value)))
+    out.print(table)
+    if state:
+        out.print(Text(body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, indent=2)))
+
+
+@commands.command(epilog="Example: laya-workers dead retry --all")
+def retry(ids: Ids = None, every: All = False) -> None:
+    """Publish dead letters again: the same tasks, counted anew. Whoever asks for a result then gets the new one."""
+    dead = DeadLetters(app)
+    wanted = chosen(dead, ids, every)
+    done = [letter_id for letter_id in wanted if dead.retry(letter_id)]
+    say(f"{len(done)} sent again")
+    if left := [letter_id for letter_id in wanted if letter_id not in done]:
+        raise (
+            missing(left)
+            if not every
+            else CommandError(f"{len(left)} stay: what is no message cannot be sent", Code.FAILED)
+        )
+
+
+@commands.command(epilog="Example: laya-workers dead drop 6f1c…")
+def drop(ids: Ids = None, every: All = False) -> None:
+    """Forget dead letters. Their tasks keep the result that they have."""
+    dead = DeadLetters(app)
+    wanted = chosen(dead, ids, every)
+    done = [letter_id for letter_id in wanted if dead.drop(letter_id)]
+    say(f"{len(done)} dropped")
+    if left := [letter_id for letter_id in wanted if letter_id not in done]:
+        raise missing(left)
+
+
+def chosen(dead: DeadLetters, ids: list[str] | None, every: bool) -> list[str]:
+    """The ids that a command is about.
+
+    Raises:
+        CommandError: ids and --all together, or neither.
+    """
+    if bool(ids) == every:
+        raise CommandError("name the dead letters by their ids, or say --all", Code.USAGE)
+    return [letter.id for letter in dead.letters()] if every else list(ids or ())
+
+
+def missing(ids: list[str]) -> CommandError:
+    """The error about ids that are none, or of what cannot be sent."""
+    return CommandError(f"no dead letter that could be used: {', '.join(ids)}; `dead list` has them", Code.FAILED)
+
+
+def show_all(letters: list[Letter]) -> None:
+    """One row a letter."""
+    table = plain_table("id", "kind", "checkpoint", "deliveries", "when", "bytes", "reason")
+    for letter in letters:
+        table.add_row(
+            Text(letter.id, no_wrap=True),
+            Text(letter.kind, style="red" if letter.kind == "poisoned" else "yellow"),
+            Text(letter.checkpoint),
+            str(letter.deliveries or "-"),
+            Text(age(letter)),
+            str(letter.size),
+            Text(letter.reason),
+        )
+    out.print(table)
+
+
+def moment(letter: Letter) -> str:
+    """When it was set aside."""
+    return datetime.fromtimestamp(letter.at, UTC).isoformat(timespec="seconds") if letter.at else "unknown"
+
+
+def age(letter: Letter) -> str:
+    """How long ago that was, in the largest unit that it fills."""
+    if not letter.at:
+        return "-"
+    seconds = max(0.0, time.time() - letter.at)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def register(to: typer.Typer) -> None:
+    """Add the commands."""
+    to.add_typer(commands)
