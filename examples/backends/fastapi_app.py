@@ -4,6 +4,7 @@ uvicorn examples.backends.fastapi_app:app
 """
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from producer.app import app as queue
 from worker.announcements import read  # needs no torch
 
 PAGE = Path(__file__).parent / "page"
-WAIT_SECONDS = 10
+WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "10"))
 
 app = FastAPI(title="Typed decisions")
 app.mount("/page", StaticFiles(directory=PAGE), name="page")

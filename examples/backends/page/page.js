@@ -155,6 +155,7 @@ async function ask(event) {
     if (response.ok) {
       const cards = Object.entries(body.result.answers).map(([id, answer]) => answerCard(id, answer));
       $("#result").replaceChildren(...cards, factsCard(body, took));
+      if ($("#result").getBoundingClientRect().top > innerHeight) $("#result").scrollIntoView({ behavior: "smooth" });
     } else {
       const again = response.headers.get("retry-after");
       $("#result").replaceChildren(errorCard(`${response.status} ${body.error?.type ?? "error"}`,
