@@ -67,10 +67,10 @@ def _script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-# KEYS: value, lease. ARGV: token, milliseconds. A server that is full refuses the SET alone.
+# KEYS: value, lease. ARGV: token, milliseconds. A server that is full refuses the SET alone; what is no text is no value.
 _LOOK = _script("""
-local found = redis.call('GET', KEYS[1])
-if found then return found end
+local found = redis.pcall('GET', KEYS[1])
+if type(found) == 'string' then return found end
 local set = redis.pcall('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2])
 if not set then return 0 end
 if set.ok then return 1 end
