@@ -43,15 +43,22 @@ _COMMANDS: Final[dict[Step | None, str]] = {"take": "EVALSHA", "wait": "BRPOP", 
 
 
 class Taker:
-    """Takes messages for one channel, through the connection that kombu polls for it."""
+    """Takes messages for one channel, through the connection that kombu polls for it.
+
+    Attributes:
+        in_flight: what was asked and is not answered yet.
+        queues: those of the last take.
+        answered_at, taken_at: when the server answered last, and when it gave messages last, by `time.monotonic`.
+    """
 
     def __init__(self, channel: Channel) -> None:
         """See the module."""
         self.in_flight: Step | None = None
         self._channel = channel
         self._next: Step = "take"
-        self._queues: tuple[str, ...] = ()  # of the last take
-        self._answered_at = 0.0
+        self.queues: tuple[str, ...] = ()
+        self.answered_at = 0.0
+        self.taken_at: float | None = None
         self._taken: deque[tuple[str, bytes, bytes]] = deque()  # queue, tag and message, not with a consumer yet
         self._script_known = True
         self._paused_until = 0.0
@@ -78,7 +85,7 @@ class Taker:
                 room = min(room, at_most(queues))
             if room < 1:
                 return
-            self._queues = queues
+            self.queues = queues
             script = ["EVALSHA", TAKE_SHA] if self._script_known else ["EVAL", TAKE]
             command = [*script, *self._take(queues, room), *channel.records.carry()]
         elif step == "wait":
@@ -146,8 +153,8 @@ class Taker:
 
     def _step(self, queues: tuple[str, ...]) -> Step:
         """What to ask now. A take as well where the last one tells nothing of these queues, or can do other work."""
-        deaf = monotonic() - self._answered_at > DEAF_S
-        others = set(queues) != set(self._queues)
+        deaf = monotonic() - self.answered_at > DEAF_S
+        others = set(queues) != set(self.queues)
         return "take" if deaf or others or self._channel.records.noted else self._next
 
     def _take(self, queues: Sequence[str], room: int) -> list[Any]:
@@ -171,11 +178,13 @@ class Taker:
             raise
         finally:
             channel.answered()
-        self._answered_at = monotonic()
+        self.answered_at = monotonic()
         if step == "take":
             channel.records.arrived()
             self._script_known = True
-            self._taken += self._told(reply, self._queues)
+            self._taken += self._told(reply, self.queues)
+            if self._taken:
+                self.taken_at = self.answered_at
             self._next = "wait" if reply[1] else "take"
         else:
             self._next = "take" if reply else "look" if step == "wait" else "wait"

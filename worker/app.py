@@ -33,6 +33,7 @@ from worker.room import RoomStep
 from worker.settings import WorkerSettings, problems
 from worker.storing import patient_store_for
 from worker.unreadable import UnreadableStep
+from worker.watchdog import PulseStep, WatchdogStep
 
 # Threads, each working on one message: enough for a large batch to form under them.
 CONCURRENCY: Final = 32
@@ -48,7 +49,7 @@ _ORDER: Final = {"queue_order_strategy": "worker.queue_order:ResidentFirst"}
 class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
     """Refuses a pool that cannot serve, then brings up the service before the first message is taken."""
 
-    requires = ("celery.worker.components:Pool",)
+    requires = ("celery.worker.components:Pool", "worker.watchdog:WatchdogStep")
 
     def __init__(self, parent: Worker, **options: Any) -> None:
         """Check the pool while nothing is running yet."""
@@ -84,8 +85,8 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
-    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep})
-    app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep})
+    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep, WatchdogStep})
+    app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep, PulseStep})
     for task in app.tasks.values():
         task.Request = "worker.settling:SettledMessage"
     # Celery sends this before it sets up its loggers, in a worker and in no other command.

@@ -21,10 +21,18 @@ class PersistentConsumer(Consumer):  # type: ignore[misc] # celery has no types
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, waiting `RETRY_S` after each failure."""
         connect = conn.ensure_connection
-        # Celery names neither the first interval nor the longest, and Redis is asked for nothing but to be there.
-        conn.ensure_connection = lambda *args, **options: connect(
-            *args, **{"interval_start": RETRY_S, "interval_step": 0, "interval_max": RETRY_S, **options}
-        )
+
+        def persistently(errback: Any, *args: Any, callback: Any = None, **options: Any) -> Any:
+            def each_time() -> None:
+                if (watchdog := getattr(self.controller, "watchdog", None)) is not None:
+                    watchdog.turn()
+                if callback is not None:
+                    callback()
+
+            intervals = {"interval_start": RETRY_S, "interval_step": 0, "interval_max": RETRY_S}
+            return connect(errback, *args, callback=each_time, **intervals, **options)
+
+        conn.ensure_connection = persistently
         try:
             return super().ensure_connected(conn)
         finally:

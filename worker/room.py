@@ -36,9 +36,11 @@ class RoomStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no t
 def room(consumer: Any) -> int:
     """How many messages a consumer's pool could start now. Negative where messages with a countdown came due.
 
-    None while the result store is away: what cannot be answered here is left to workers that may.
+    None while the result store is away, and when this worker is about to end because it hangs: what cannot be answered
+    here is left to workers that may.
     """
-    if getattr(consumer.app.backend, "waiting", 0):
+    watchdog = getattr(consumer.controller, "watchdog", None)
+    if getattr(consumer.app.backend, "waiting", 0) or (watchdog is not None and watchdog.hung):
         return 0
     limit: int = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
     return limit - len(state.reserved_requests)

@@ -54,6 +54,17 @@ class WorkerSettings(ProducerSettings):
         None, ge=0, le=65535, description="Port of the metrics for Prometheus; 0 takes a free one, unset serves none."
     )
     metrics_host: str = Field("127.0.0.1", description="Address that the metrics are served at.")
+    hang_seconds: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds on one request, loads not counted, after which a worker takes itself for hung and ends.",
+    )
+    load_seconds: float = Field(
+        1800.0, gt=0, description="Seconds on one load, a download included, after which the same holds."
+    )
+    run_dir: str | None = Field(
+        None, description="Directory of the files that `laya-workers health` reads; one of this user's if unset."
+    )
     hooks: Names = Field(
         (), description="Dotted paths to hook classes or factories, in order: `hooks.LoadCount,my_hooks.Redact`."
     )

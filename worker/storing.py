@@ -42,6 +42,25 @@ class PatientStore(ResultStore):
 
     _counting = threading.Lock()
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make the store as Celery does; nothing is connected yet."""
+        super().__init__(*args, **kwargs)
+        self._closed: dict[Any, int] = {}  # keys that have their outcome, and the thread that stored it
+
+    def close_with(self, task_id: str, error: Exception, request: Any) -> None:
+        """Store an error for a task that is still worked on; what it comes to itself is not stored then.
+
+        Raises:
+            BackendStoreError: the server is away.
+        """
+        key = self.get_key_for_task(task_id)
+        self._closed[key] = threading.get_ident()
+        try:
+            self.mark_as_failure(task_id, error, request=request._context)
+        except BaseException:
+            del self._closed[key]
+            raise
+
     def persist(self, key: Any, value: Any, expires: int) -> None:
         """Store a result, however long the server is away.
 
@@ -49,6 +68,9 @@ class PatientStore(ResultStore):
             ResultNotStored: the server refuses it, or the worker is asked to end.
             BackendStoreError: the server is away, and this is not the thread of a task.
         """
+        if self._closed.get(key, threading.get_ident()) != threading.get_ident():
+            del self._closed[key]
+            return
         try:
             self.writer.write(key, value, expires)
         except (*self.connection_errors, RedisError) as error:

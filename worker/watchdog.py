@@ -1,0 +1,350 @@
+"""When a worker is hung, and what it does then: says so, lets the others finish, puts back what waits, and ends.
+
+A thread cannot be stopped from outside. A hook or a forward pass that never returns keeps its place, and perhaps the
+device, for good; a process that ends is replaced by its supervisor within seconds. The decision is a pure function, and
+the thread around it also writes the pulse that probes read. Which repeated request is poison is `worker.redelivery`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, Final
+
+from celery import bootsteps, signals
+from celery.worker import state
+from celery.worker.control import inspect_command
+
+from producer.errors import DeadlineExceeded
+from producer.transport_records import QoS
+from worker.health import Pulse, PulseFile, problems, run_directory
+from worker.room import room
+
+logger = logging.getLogger(__name__)
+
+EXIT_HUNG: Final = 70  # EX_SOFTWARE of sysexits.h
+"""With which a hung worker ends."""
+
+EVERY_S: Final = 1.0
+"""Seconds between two looks."""
+
+ANSWER_AFTER_S: Final = 1.0
+"""Seconds after its deadline at which a request that is still worked on is answered with the error."""
+
+OVERDUE_S: Final = 10.0
+"""Seconds after its deadline at which a request that is still worked on has its worker taken for hung: whatever waits
+for the device gives up at the deadline, so this one is in a hook or in the device."""
+
+GRACE_S: Final = 10.0
+"""Seconds that the other requests of a hung worker get to finish."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """One request that is being worked on.
+
+    Attributes:
+        id, tag: of its task, and of its message.
+        seconds: for how long, time in which a checkpoint was loaded not counted.
+        overdue: seconds since its deadline; negative before it, None without one.
+    """
+
+    id: str
+    tag: str
+    seconds: float
+    overdue: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is taken for hung: seconds on a request or a pass, and on a load."""
+
+    request_s: float
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Ids of requests to answer with the deadline's error now; those that hang; and all that hangs, in words."""
+
+    late: tuple[str, ...] = ()
+    hanging: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def judge(at_work: Sequence[AtWork], loading_s: float, computing_s: float, turned_s: float, limits: Limits) -> Verdict:
+    """Judge a worker at one moment.
+
+    Args:
+        at_work: what it works on.
+        loading_s: seconds for which the oldest load that is under way has gone on, 0 without any.
+        computing_s: the same for a forward pass.
+        turned_s: seconds since its event loop came by.
+        limits: what is too long.
+    """
+    late, hanging, reasons = [], [], []
+    for one in at_work:
+        overdue = one.overdue if one.overdue is not None else 0.0
+        if overdue > ANSWER_AFTER_S:
+            late.append(one.id)
+        if one.seconds > limits.request_s:
+            reasons.append(f"request {one.id} has been worked on for {one.seconds:.0f} s")
+        elif not loading_s and min(overdue, one.seconds) > OVERDUE_S:
+            reasons.append(f"request {one.id} is worked on {overdue:.0f} s after its time was up")
+        else:
+            continue
+        hanging.append(one.id)
+    for what, seconds, limit in (
+        ("a checkpoint has been loading", loading_s, limits.load_s),
+        ("a forward pass has gone on", computing_s, limits.request_s),
+        ("the event loop has not come by", turned_s, limits.request_s),
+    ):
+        if seconds > limit:
+            reasons.append(f"{what} for {seconds:.0f} s")
+    return Verdict(tuple(late), tuple(hanging), tuple(reasons))
+
+
+class Watchdog:
+    """Looks at a worker every second, from a thread of its own."""
+
+    def __init__(self, worker: Any) -> None:
+        """Watch a Celery worker; `start` begins."""
+        settings = worker.app.settings
+        self._worker = worker
+        self._limits = Limits(settings.hang_seconds, settings.load_seconds)
+        self._file: PulseFile | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="laya-watchdog", daemon=True)
+        self._turned_at = self._free_since = time.monotonic()
+        self._loaded_at = 0.0
+        self._answered: set[str] = set()
+        self._hung_since: float | None = None
+        self.channel: Any = None
+        """The channel that messages are taken through; None while there is none."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether the worker is about to end, and shall take nothing."""
+        return self._hung_since is not None
+
+    def start(self) -> None:
+        """Begin to look."""
+        directory = run_directory(self._worker.app.settings.run_dir)
+        try:
+            self._file = PulseFile(directory)
+        except OSError as error:
+            logger.warning("no pulse is written, `laya-workers health` will find no worker: %s: %s", directory, error)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End in order."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        if self._file is not None:
+            self._file.close()
+
+    def begin(self, channel: Any) -> None:
+        """There is a connection: messages are taken through this channel from now on."""
+        self.channel = channel
+        self._turned_at = self._free_since = time.monotonic()
+
+    def turn(self) -> None:
+        """The event loop comes by, or is trying to reach its broker."""
+        self._turned_at = time.monotonic()
+
+    def pulse(self, verdict: Verdict | None = None) -> Pulse:
+        """The worker now."""
+        now = time.monotonic()
+        taker = getattr(self.channel, "taker", None)
+        verdict = verdict or self._judge()
+        return Pulse(
+            at=time.time(),
+            pid=os.getpid(),
+            node=str(self._worker.hostname),
+            ready=taker is not None,
+            turned=now - self._turned_at,
+            answered=now - max(taker.answered_at, self._free_since) if taker is not None else 0.0,
+            taken=now - taker.taken_at if taker is not None and taker.taken_at is not None else None,
+            room=self._room(),
+            working=len(state.active_requests),
+            oldest=max((one.seconds for one in self._at_work()), default=0.0),
+            queues=taker.queues if taker is not None else (),
+            hung=verdict.reasons,
+            store_away=getattr(self._worker.app.backend, "waiting", 0),
+        )
+
+    def _room(self) -> int:
+        return max(0, room(self._worker.consumer)) if self.channel is not None else 0
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            try:
+                self._look()
+            except Exception:
+                logger.exception("the watchdog could not look")
+
+    def _look(self) -> None:
+        if self._loading_s():
+            self._loaded_at = time.monotonic()
+        if not self._room():
+            self._free_since = time.monotonic()  # who has no room asks for nothing, and is told nothing
+        verdict = self._judge()
+        if self._file is not None:
+            try:
+                self._file.write(self.pulse(verdict))
+            except OSError as error:
+                logger.warning("the pulse cannot be written: %s", error)
+        self._answer_late(verdict.late)
+        if not verdict.reasons:
+            if self._hung_since is not None:
+                logger.warning("this worker was taken for hung, and goes on")
+            self._hung_since = None
+            return
+        now = time.monotonic()
+        if self._hung_since is None:
+            self._hung_since = now
+            self._complain(verdict)
+        others = [one for one in self._at_work() if one.id not in verdict.hanging]
+        if not others or now - self._hung_since > GRACE_S:
+            self._end(verdict)
+
+    def _judge(self) -> Verdict:
+        computing = getattr(getattr(self._worker.app.service, "router", None), "computing_s", 0.0)
+        now = time.monotonic()
+        turned = now - max(self._turned_at, self._loaded_at)
+        return judge(self._at_work(), self._loading_s(), computing, turned, self._limits)
+
+    def _loading_s(self) -> float:
+        tally = getattr(self._worker.app.service, "tally", None)
+        if tally is None:
+            return 0.0
+        return max((tally.now() - since + 0.001 for since in tally.snapshot().loading.values()), default=0.0)
+
+    def _at_work(self) -> list[AtWork]:
+        now, clock = time.monotonic(), time.time()
+        found = []
+        for request in _copied(state.active_requests):
+            since = max(
+                request.time_start or now, self._loaded_at if self._loaded_at > (request.time_start or now) else 0
+            )
+            overdue = clock - request.expires.timestamp() if request.expires is not None else None
+            found.append(AtWork(request.id, request.message.delivery_tag, now - since, overdue))
+        return found
+
+    def _answer_late(self, ids: Iterable[str]) -> None:
+        """Store the error of requests whose time is up while they are worked on; what they come to is not stored."""
+        requests = {request.id: request for request in _copied(state.active_requests)}
+        self._answered &= set(requests)
+        for task_id in ids:
+            request = requests.get(task_id)
+            if request is None or task_id in self._answered:
+                continue
+            error = DeadlineExceeded("the request was still worked on when its time was up", {"task_id": task_id})
+            try:
+                request.task.backend.close_with(task_id, error, request)
+            except Exception as failure:  # noqa: BLE001 - the caller's own wait ends all the same
+                logger.warning("the deadline of task %s could not be stored: %s", task_id, failure)
+                continue
+            self._answered.add(task_id)
+
+    def _complain(self, verdict: Verdict) -> None:
+        logger.critical(
+            "this worker hangs and ends within %.0f s with exit code %d: %s\n%s",
+            GRACE_S,
+            EXIT_HUNG,
+            "; ".join(verdict.reasons),
+            stacks(),
+        )
+
+    def _end(self, verdict: Verdict) -> None:
+        """Put back what others may do, and end. What hangs stays on record: it comes back overdue, as a suspect."""
+        logger.critical("this worker ends with exit code %d: %s", EXIT_HUNG, "; ".join(verdict.reasons))
+        channel = self.channel
+        if channel is not None:
+            kept = [request for request in _copied(state.reserved_requests) if request.id not in verdict.hanging]
+            tags = [request.message.delivery_tag for request in kept if not request.acknowledged]
+            channel.attempt(channel.records.flush, "send the last acknowledgements")
+            channel.attempt(lambda: channel.records.put_back(tags), "put back what others may do")
+        if self._file is not None:
+            self._file.close()
+        logging.shutdown()
+        os._exit(EXIT_HUNG)
+
+
+def _overdue(request: Any, now: float) -> float | None:
+    when = request.expires
+    if when is None:
+        return None
+    return now - float((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+
+
+def stacks() -> str:
+    """Where every thread is, without a value of any variable."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            parts.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)[-12:])}")
+    return "\n".join(parts)
+
+
+def _copied(requests: Any) -> list[Any]:
+    while True:
+        try:
+            return list(requests)
+        except RuntimeError:  # a thread of the pool has finished one meanwhile
+            continue
+
+
+class WatchdogStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
+    """Starts the watchdog. It ends when the pool has finished: a worker that is asked to end may hang as well."""
+
+    requires = ("celery.worker.components:Pool", "celery.worker.components:Timer")
+
+    def start(self, parent: Any) -> None:
+        """Begin to look."""
+        watchdog = parent.watchdog = Watchdog(parent)
+        signals.worker_shutdown.connect(lambda **_: watchdog.stop(), sender=parent, weak=False)
+        parent.timer.call_repeatedly(EVERY_S, watchdog.turn)
+        watchdog.start()
+
+
+class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
+    """Tells the watchdog of the consumer's channel, at each connection anew."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, parent: Any) -> None:
+        """There is a channel."""
+        watchdog = getattr(parent.controller, "watchdog", None)
+        channel = parent.task_consumer.channel
+        if watchdog is not None and isinstance(channel.qos, QoS):
+            watchdog.begin(channel)
+
+    def stop(self, parent: Any) -> None:
+        """There is none any more."""
+        watchdog = getattr(parent.controller, "watchdog", None)
+        if watchdog is not None:
+            watchdog.channel = None
+
+    shutdown = stop
+
+
+@inspect_command(name="health")  # type: ignore[untyped-decorator]
+def health(state: Any, **_: Any) -> dict[str, Any]:
+    """What a worker says of itself, and what is wrong with it."""
+    watchdog = getattr(state.consumer.controller, "watchdog", None)
+    if watchdog is None:
+        return {"ok": "nobody watches"}
+    pulse = watchdog.pulse()
+    return {"problems": problems(pulse, time.time()), "working": pulse.working, "oldest": round(pulse.oldest, 1)}
