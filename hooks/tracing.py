@@ -34,19 +34,12 @@ class Tracing(BaseHook):
     def __init__(self, provider: TracerProvider | None = None) -> None:
         """Write with `provider`, the process's own by default."""
         self._tracer: Tracer = trace.get_tracer(NAME, tracer_provider=provider)
-        self._open: dict[str, Span] = {}
-
-    def on_predict_start(self, ctx: PredictContext) -> None:
-        """Open the request's span."""
-        self._open[ctx.run_id] = self._tracer.start_span(
-            "laya.predict", start_time=_unix_ns(ctx.started_at), attributes={"laya.run_id": ctx.run_id}
-        )
 
     def on_predict_end(self, ctx: PredictContext) -> None:
-        """Write its parts and close it. A call that an earlier hook refused at its start has none."""
-        span = self._open.pop(ctx.run_id, None)
-        if span is None:
-            return
+        """Write the request's span and its parts, now that all is known: a call that was refused at its start too."""
+        span = self._tracer.start_span(
+            "laya.predict", start_time=_unix_ns(ctx.started_at), attributes={"laya.run_id": ctx.run_id}
+        )
         if span.is_recording():
             self._describe(span, ctx)
         span.end()

@@ -72,8 +72,14 @@ def notes() -> Notes | None:
 
 def waited(request: Any) -> float | None:
     """Seconds since a task's message was first published; None where it does not say."""
+    sent = sent_at(request)
+    return None if sent is None else round(max(0.0, time.time() - sent), 6)
+
+
+def sent_at(request: Any) -> float | None:
+    """The Unix time at which a task's message was first published; None where it does not say."""
     sent = (request.properties or {}).get(SENT)
-    return round(max(0.0, time.time() - sent), 6) if isinstance(sent, int | float) else None
+    return float(sent) if isinstance(sent, int | float) else None
 
 
 @contextmanager

@@ -47,6 +47,7 @@ from producer.request import (
 from producer.served import noting
 from producer.shown import Shown, plain
 from producer.tenancy import signed, verified
+from producer.tracing import answering, publishing
 
 _ADDRESSED = {"queue", "exchange", "routing_key"}
 
@@ -99,8 +100,11 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
         if is_eager(self.app):
             options.pop("producer", None)
             return self.apply(list(submission.args), dict(submission.kwargs), **options)
+        task_id = options["task_id"] = options.get("task_id") or uuid()
+        queue, headers = str(options.get("queue") or options.get("routing_key") or ""), options.pop("headers")
         try:
-            return super().apply_async(list(submission.args), dict(submission.kwargs), **options)
+            with publishing(self.name, task_id, queue, headers) as traced:
+                return super().apply_async(list(submission.args), dict(submission.kwargs), headers=traced, **options)
         except Exception as error:
             if not is_broker_error(error):
                 raise
@@ -201,7 +205,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
         """Answer questions about a state: `(state, questions, **options)`."""
         deadline = self.deadline()
         tenant = self.tenant(args, kwargs)
-        with may_be_handed_over(self), noting(self.request):
+        with may_be_handed_over(self), answering(self.name, self.request), noting(self.request):
             return self.result(self.service().predict(read_call(args, kwargs), deadline, tenant))
 
     @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions", shared=False)  # type: ignore[untyped-decorator]
@@ -210,7 +214,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
         deadline = self.deadline()
         tenant = self.tenant(args, kwargs)
         items = check_batch(read_batch(args, kwargs), self.app.settings.limits)
-        with noting(self.request):
+        with answering(self.name, self.request), noting(self.request):
             return self.result(self.service().predict_many(items, deadline, tenant))
 
     return submit_prediction, submit_predictions

@@ -32,6 +32,7 @@ from worker.redelivery import RedeliveryStep
 from worker.room import RoomStep
 from worker.settings import WorkerSettings, problems
 from worker.storing import patient_store_for
+from worker.tracing import TracingStep
 from worker.unreadable import UnreadableStep
 from worker.watchdog import PulseStep, WatchdogStep
 
@@ -85,7 +86,9 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         task_queues=[_queue(name) for name in (QUEUE_PREFIX, *map(queue_of, settings.names))],
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
-    app.steps["worker"].update({ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep, WatchdogStep})
+    app.steps["worker"].update(
+        {ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep, TracingStep, WatchdogStep}
+    )
     app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep, PulseStep})
     for task in app.tasks.values():
         task.Request = "worker.settling:SettledMessage"

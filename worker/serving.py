@@ -92,6 +92,8 @@ class ServingRouter(Router):
             prefer_resident=True,
             evict_first=True,
         )
+        # A hook may want to know of passes too.
+        self._pass_observers += [hook.observe_pass for hook in self.hooks if hasattr(hook, "observe_pass")]
         self.load_seconds: dict[str, float] = {}
         self.goes_elsewhere: Callable[[str, str], bool] = lambda _checkpoint, _queue: False
         self.others_could: Callable[[str], bool] = lambda _checkpoint: False

@@ -92,7 +92,7 @@ def test_an_error_is_named_by_its_class_and_quotes_nothing(traced: Traced) -> No
     assert SECRET not in "".join(span.to_json() for span in traced.exporter.get_finished_spans())
 
 
-def test_a_call_that_was_refused_before_its_span_leaves_nothing_open(traced: Traced) -> None:
+def test_a_call_that_an_earlier_hook_refused_is_told_too(traced: Traced) -> None:
     def refuse(_: Any) -> None:
         raise PermissionError("no")
 
@@ -103,7 +103,8 @@ def test_a_call_that_was_refused_before_its_span_leaves_nothing_open(traced: Tra
     router = Router(models={"one": traced.router.models["one"] or ""}, default="one", hooks=[First(), hook])
     with pytest.raises(PermissionError):
         router.predict("x", QUESTIONS)
-    assert hook._open == {}
+    (request,) = traced.spans("laya.predict")
+    assert request.status.description == "PermissionError"
 
 
 def test_without_an_sdk_nothing_is_recorded(tmp_path: Path) -> None:
@@ -111,4 +112,3 @@ def test_without_an_sdk_nothing_is_recorded(tmp_path: Path) -> None:
     home = write_checkpoint(tmp_path / "one", pass_ms=1, device=str(tmp_path))
     router = Router(models={"one": str(home)}, default="one", device="cpu", hooks=hook)
     assert router.predict("x", QUESTIONS)["answers"]
-    assert hook._open == {}
