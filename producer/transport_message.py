@@ -12,6 +12,10 @@ SENT: Final = "laya_sent"
 """Property of a message of ours, its last: when it was first published, in Unix seconds. Its age in the queue."""
 
 
+RETURNED: Final = "laya-returned"
+"""Header of a message that a living worker gave back after it had begun it: nobody died of it."""
+
+
 class MalformedMessage(ValueError):
     """What was on the list is no message of kombu's."""
 

@@ -16,7 +16,7 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from producer.transport_message import Taken
+from producer.transport_message import RETURNED, Taken
 from producer.transport_scripts import ORPHAN, RENEW, RESTORE, SET_ASIDE
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ SWEEP_AT_MOST: Final = 1000
 _TOGETHER: Final = 32  # messages in memory at once while they are put back
 
 Tag = str | bytes
+Mark = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Records:
@@ -134,7 +135,7 @@ class Records:
             tags = client.zrange(
                 channel.unacked_index_key, "-inf", overdue_since, byscore=True, offset=0, num=at_most or SWEEP_AT_MOST
             )
-        errors = self._restore(tags[::-1], "RPUSH", overdue_since, mark=True)
+        errors = self._restore(tags[::-1], "RPUSH", overdue_since, mark=_overdue)
         if errors:
             logger.error("%d overdue message(s) could not be put back on their queues: %s", len(errors), errors[0])
 
@@ -158,7 +159,7 @@ class Records:
         Raises:
             redis.exceptions.RedisError: as the server or the connection has it.
         """
-        for error in self._restore([tag], "LPUSH" if last else "RPUSH", mark=True):
+        for error in self._restore([tag], "LPUSH" if last else "RPUSH", mark=_returned):
             raise error
 
     def set_aside(self, tag: Tag, text: bytes, why: str) -> None:
@@ -167,7 +168,7 @@ class Records:
             self._set_aside(client, tag, text, why)
 
     def _restore(
-        self, tags: Sequence[Tag], end: str, made_until: float | None = None, *, mark: bool = False
+        self, tags: Sequence[Tag], end: str, made_until: float | None = None, *, mark: Mark | None = None
     ) -> list[Exception]:
         """Put messages back, in pipelines; the errors of those that could not be.
 
@@ -175,7 +176,8 @@ class Records:
             tags: of the messages.
             end: the command that puts one on its list.
             made_until: time after which a record must not have been made.
-            mark: say in them that somebody may have begun them. The others were not, and come as if for the first time.
+            mark: what to say in them, if somebody may have begun them: `_overdue`, or `_returned` by a worker that
+                lives. The others were not begun, and come as they were.
         """
         errors: list[Exception] = []
         for first in range(0, len(tags), _TOGETHER):
@@ -189,7 +191,7 @@ class Records:
         return errors
 
     def _restore_one(
-        self, pipe: Any, tag: Tag, record: bytes | None, end: str, made_until: float | None, *, mark: bool
+        self, pipe: Any, tag: Tag, record: bytes | None, end: str, made_until: float | None, *, mark: Mark | None
     ) -> None:
         channel = self._channel
         if record is None:
@@ -198,7 +200,7 @@ class Records:
         try:
             message, exchange, routing_key = loads(record)
             lists, bells = channel.homes(message, exchange, routing_key)
-            text = dumps(_redelivered(message) if mark else message)
+            text = dumps(mark(message) if mark else message)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not keep the others from their queues
             self._set_aside(pipe, tag, record, f"the record cannot be read: {error}")
             return
@@ -214,9 +216,16 @@ class Records:
         return self._channel.prefixed([self._channel.unacked_key, self._channel.unacked_index_key])
 
 
-def _redelivered(message: dict[str, Any]) -> dict[str, Any]:
+def _overdue(message: dict[str, Any]) -> dict[str, Any]:
     message.setdefault("headers", {})["redelivered"] = True
+    message["headers"].pop(RETURNED, None)
     message["properties"].setdefault("delivery_info", {})["redelivered"] = True
+    return message
+
+
+def _returned(message: dict[str, Any]) -> dict[str, Any]:
+    message = _overdue(message)
+    message["headers"][RETURNED] = True
     return message
 
 

@@ -19,6 +19,7 @@ from kombu.utils.uuid import uuid
 
 from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX
+from producer.transport_message import RETURNED
 
 Kind = Literal["poisoned", "unreadable", "unknown task", "malformed"]
 """Workers died of it; Celery or the task cannot read it; no such task is known here; it is no message at all."""
@@ -280,7 +281,8 @@ def body_of(text: str) -> Any:
 def _fresh(message: dict[str, Any]) -> dict[str, Any]:
     """A message as if it had never been delivered."""
     headers, properties = message.get("headers") or {}, message.get("properties") or {}
-    headers.pop("redelivered", None)
+    for name in ("redelivered", RETURNED):
+        headers.pop(name, None)
     for name in ("expires", "eta"):
         if headers.get(name):
             headers[name] = None

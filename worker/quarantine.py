@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 from celery.worker import state
 
+from producer.transport_message import RETURNED
 from producer.transport_records import QoS
 
 logger = logging.getLogger(__name__)
@@ -205,8 +206,8 @@ class Quarantine:
 
 
 def is_suspect(request: Any) -> bool:
-    """Whether a message has been delivered before, to a worker that did not answer it."""
-    return bool(request.delivery_info.get("redelivered"))
+    """Whether a message was delivered before to a worker that neither answered it nor gave it back."""
+    return bool(request.delivery_info.get("redelivered")) and not request.request_dict.get(RETURNED)
 
 
 def is_at_work(request: Any) -> bool:

@@ -57,6 +57,9 @@ class Redelivery:
         except UNREACHABLE as error:
             logger.warning("Task %s was delivered before, and it cannot be found out how often: %s", request.id, error)
             self._leave(request)
+        except Exception:
+            logger.exception("Task %s was delivered before, and could not be begun again", request.id)
+            self._leave(request)
 
     def _examine(self, request: Any) -> None:
         if any(other.id == request.id and other is not request for other in _active()):
@@ -82,7 +85,7 @@ class Redelivery:
         self._forget_when_settled(request)
         try:
             self._start(request)
-        except RuntimeError:  # the pool was closed: the worker ends, and the message goes back unbegun
+        except RuntimeError:  # the pool was closed: the worker ends, and the message goes back
             self._letters.forget(request.id)
             raise
 
@@ -118,7 +121,7 @@ class Redelivery:
     def _bury(self, request: Any) -> None:
         """Dead-letter a message, then answer its caller, then acknowledge it: in this order nothing is lost."""
         begun = self._settings.max_deliveries
-        letter = letter_of(request.message, "poisoned", "workers ended while they worked on it", begun)
+        letter = letter_of(request.message, "poisoned", f"begun {begun} times, and never finished", begun)
         settings = self._settings
         self._letters.add(letter, request.message._raw, keep=settings.dead_max, seconds=settings.dead_ttl)
         error = poisoned(letter)
@@ -143,7 +146,7 @@ def poisoned(letter: Letter) -> PoisonedRequest:
     """The error of a request that workers died of: its id and sizes, no text."""
     sizes = {"bytes": letter.size, "requests": letter.requests, "questions": letter.questions}
     return PoisonedRequest(
-        f"{letter.deliveries} workers ended while they worked on this request: it is set aside as a dead letter",
+        f"workers began this request {letter.deliveries} times and never finished: it is set aside as a dead letter",
         {"task_id": letter.id, "deliveries": letter.deliveries, "checkpoint": letter.checkpoint, **sizes},
     )
 
