@@ -55,6 +55,8 @@ class SkipCache(BaseHook):
     """
 
     raise_errors = False
+    asks_identities = True
+    """A worker finds out what its checkpoints are while nobody waits for it."""
 
     def __init__(self, settings: CacheSettings | None = None, *, flights: Flights = FLIGHTS) -> None:
         """Use these settings, else those of the environment. Nothing is connected before the first call.

@@ -51,6 +51,7 @@ def predict_many(
     per_message: int = PER_MESSAGE,
     in_flight: int = IN_FLIGHT,
     progress: Callable[[int], Any] | None = None,
+    tenant: str | None = None,
     task: SubmitPredictions = submit_predictions,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Answer a long list of requests, and yield each result with the place of its request, as they come.
@@ -61,6 +62,7 @@ def predict_many(
         per_message: requests in one message at most; a message is cut earlier at `LAYA_MAX_PAYLOAD`.
         in_flight: messages under way at a time.
         progress: called with the number of results so far, after each message's.
+        tenant: whose requests they are; see `producer.tenancy`.
         task: the `submit_predictions` of an app of your own.
 
     A request that is refused, too large or fails has an error entry as its result, `{"error": {"type", "message",
@@ -83,7 +85,7 @@ def predict_many(
     try:
         while True:
             ready += islice(chunks, in_flight - len(under_way) - len(ready))
-            published = _publish(ready, task, _left(until))
+            published = _publish(ready, task, _left(until), tenant)
             under_way |= published
             ready = ready[len(published) :]
             if not under_way and not ready:
@@ -134,12 +136,14 @@ def _some_done(under_way: Collection[Future[Meta]], left: float | None, *, for_r
     return wait(under_way, timeout=patience, return_when=FIRST_COMPLETED).done
 
 
-def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -> dict[Future[Meta], Chunk]:
+def _publish(
+    chunks: list[Chunk], task: SubmitPredictions, left: float | None, tenant: str | None
+) -> dict[Future[Meta], Chunk]:
     """Publish messages in one pipeline, until their queue is full; the futures of their results, in order."""
     if not chunks:
         return {}
     if is_eager(task.app):
-        return {_run_here(task, chunk): chunk for chunk in chunks}
+        return {_run_here(task, chunk, tenant): chunk for chunk in chunks}
     watch = task.backend.watch
     published: dict[Future[Meta], Chunk] = {}
     try:
@@ -150,7 +154,7 @@ def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -
                 published[future] = chunk
                 call = ([request for _, request in chunk],)
                 try:
-                    task.apply_async(call, task_id=task_id, expires=left, producer=producer)
+                    task.apply_async(call, task_id=task_id, expires=left, producer=producer, tenant=tenant)
                 except PayloadTooLarge as error:
                     del published[future]
                     future.cancel()
@@ -168,9 +172,9 @@ def _publish(chunks: list[Chunk], task: SubmitPredictions, left: float | None) -
     return published
 
 
-def _run_here(task: SubmitPredictions, chunk: Chunk) -> Future[Meta]:
+def _run_here(task: SubmitPredictions, chunk: Chunk, tenant: str | None) -> Future[Meta]:
     try:
-        result = task.apply_async(([request for _, request in chunk],))
+        result = task.apply_async(([request for _, request in chunk],), tenant=tenant)
     except PayloadTooLarge as error:
         return _finished(states.FAILURE, error)
     return _finished(result.state, result.result)

@@ -25,7 +25,7 @@ _VERSION: Final = "1"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Call = tuple[str, str, Sequence[Any], Mapping[str, Any]]
-"""A message as far as it is signed: the task's name, the task's id, arguments and keyword arguments as JSON has them."""
+"""A message as far as it is signed: the task's name and id, its arguments and keyword arguments as JSON has them."""
 
 
 def signed(tenant: str, call: Call, settings: ProducerSettings) -> dict[str, str]:

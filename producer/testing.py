@@ -31,12 +31,13 @@ Answers = Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as it was submitted, and the checkpoint that it was routed to."""
+    """One request as it was submitted, the checkpoint that it was routed to, and whose it is if it names a tenant."""
 
     state: Any
     questions: Mapping[str, Any]
     options: Mapping[str, Any]
     checkpoint: str
+    tenant: str | None = None
 
 
 class AnsweringService:
@@ -59,12 +60,17 @@ class AnsweringService:
             raise AssertionError("no prediction was submitted")
         return self.submissions[-1]
 
-    def predict(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:  # noqa: ARG002
+    def predict(
+        self,
+        request: PredictionRequest,
+        deadline: float | None,  # noqa: ARG002
+        tenant: str | None = None,
+    ) -> dict[str, Any]:
         """Answer one request as a worker would, whatever its deadline."""
         settings = self._app.settings
         checked = check(request, JsonForm(settings.limits))
         decision = route(checked, settings.names, settings.default_checkpoint)
-        self.submissions.append(Sent(checked.state, checked.questions, checked.options, decision["model"]))
+        self.submissions.append(Sent(checked.state, checked.questions, checked.options, decision["model"], tenant))
         try:
             made = self._result(checked, decision)
         except LayaError:
@@ -76,13 +82,15 @@ class AnsweringService:
         apply_confidence_gate([result], checked.options.get("min_confidence"))
         return result
 
-    def predict_many(self, items: Sequence[BatchItem], deadline: float | None) -> list[dict[str, Any]]:
+    def predict_many(
+        self, items: Sequence[BatchItem], deadline: float | None, tenant: str | None = None
+    ) -> list[dict[str, Any]]:
         """Answer checked requests in order; one that fails is an error entry at its place."""
-        return [self._entry(item, deadline) if isinstance(item, PredictionRequest) else item for item in items]
+        return [self._entry(item, deadline, tenant) if isinstance(item, PredictionRequest) else item for item in items]
 
-    def _entry(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:
+    def _entry(self, request: PredictionRequest, deadline: float | None, tenant: str | None) -> dict[str, Any]:
         try:
-            return self.predict(request, deadline)
+            return self.predict(request, deadline, tenant)
         except LayaError as error:
             return error.as_entry()
 

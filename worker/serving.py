@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -194,6 +195,13 @@ class Serving:
             self.router.load(name)
             logger.info("Preloaded checkpoint %s in %.1f s", name, time.perf_counter() - started)
         self.router.pin(self.settings.preloaded)
+        if any(getattr(hook, "asks_identities", False) for hook in self.router.hooks):
+            # Hashing gigabytes takes seconds, which the first request for a checkpoint should not wait for.
+            threading.Thread(target=self._foresee, name="laya-identities", daemon=True).start()
+
+    def _foresee(self) -> None:
+        for name in self.settings.names:
+            self.router.identity(name)
 
     def close(self) -> None:
         """Let go of every checkpoint; `on_evict` fires for each."""

@@ -33,6 +33,7 @@ def submit(
         float | None, typer.Option(metavar="SHARE", help="Mark answers below it, 0 to 1.")
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="How long to wait for the answer.")] = 30.0,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Compute the answer, and let no cache keep it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Ask questions about a text, and print the answers."""
@@ -40,7 +41,8 @@ def submit(
     text = sys.stdin.read() if state == "-" else state
     if not text.strip():
         raise CommandError("the text is empty: there is nothing to ask about", Code.USAGE)
-    result = predict(text, asked, timeout=timeout, model=model, min_confidence=min_confidence)
+    cache = False if no_cache else None
+    result = predict(text, asked, timeout=timeout, model=model, min_confidence=min_confidence, cache=cache)
     if as_json:
         typer.echo(json.dumps(result, ensure_ascii=False, indent=2))
     else:
