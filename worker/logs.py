@@ -22,7 +22,10 @@ _TRACE: Final = "celery.app.trace"
 
 # Loggers of what works on requests: an error that they log may quote one.
 _OF_REQUESTS: Final = (_TRACE, "celery.worker.request", "celery.worker.strategy", "celery.pool")
-_OF_OURS: Final = ("laya.", "hooks.", "worker.serving", "producer.transport")
+_OF_OURS: Final = (
+    *("laya.", "hooks.", "producer.transport"),
+    *("worker.serving", "worker.settling", "worker.redelivery", "worker.unreadable"),
+)
 
 # What Celery says of a message that it cannot use, by its template; the arguments without body and headers.
 _OF_MESSAGES: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {

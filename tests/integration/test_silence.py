@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from producer.errors import BrokerUnavailable, InvalidRequest, LayaError, Predic
 from producer.request import PredictionRequest
 from producer.settings import ProducerSettings
 from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from worker.logs import Discreet
 from worker.redaction import escaped, places, told
 from worker.server import EmbeddedServer
 
@@ -57,7 +60,11 @@ class Scene:
             {
                 **settings,
                 "LAYA_BROKER_URL": self.url,
-                "LAYA_HOOKS": "talkative_hooks.Lenient,talkative_hooks.Loud",
+                "LAYA_CACHE_URL": self.server.url.replace("//", f"//:{PASSWORD}cache@"),
+                "LAYA_TENANT_KEY": f"{PASSWORD}tenant",
+                "LAYA_METRICS_PORT": "0",
+                "LAYA_HOOKS": "talkative_hooks.Lenient,hooks.SkipCache,hooks.PrometheusMetrics,hooks.AuditLog,"
+                "talkative_hooks.Loud",
             },
             *("-c", "4", "-E", "-l", "DEBUG"),
         )
@@ -147,6 +154,7 @@ def _play(scene: Scene) -> None:
     scene.put({}, f'[["{STATE}", {{'.encode())
     scene.put({"eta": STATE}, body)
     scene.put({"task": "celery.map"}, [[], {"task": {"task": "laya.submit_prediction", "args": []}, "it": [STATE]}, {}])
+    scene.put({"laya_tenant": "acme", "laya_tenant_signature": f"1:{STATE}"}, body)
     scene.put({"id": f"{STATE}\n[CRITICAL] forged"}, body)
     scene.client.lpush("laya.english", f'{{"body": "{STATE}"}}', STATE)
     late = scene.backend.submit_prediction.apply_async((f"fine {STATE}", QUESTIONS), expires=-1)
@@ -187,11 +195,11 @@ def _one(answers: dict[str, Any] | None) -> Any:
 
 
 def _other_keys(scene: Scene) -> str:
-    """Every key that is no queue, no record of a message and no result: its name and what it holds."""
+    """Every key that keeps no whole message and no result: its name and what it holds."""
     texts = []
     for key in scene.client.scan_iter():
         name = key.decode()
-        if name.startswith(("celery-task-meta", "laya.english", "unacked", "laya.malformed")):
+        if name.startswith(("celery-task-meta", "laya.english", "unacked", "laya.malformed", "laya.dead.messages")):
             continue
         kind = scene.client.type(key).decode()
         read: dict[str, Callable[[Any], Any]] = {
@@ -248,6 +256,15 @@ def test_no_other_key_of_the_server_holds_a_text_of_a_request(scene: Scene) -> N
     keys: str = scene.keys  # type: ignore[attr-defined]
     assert "_kombu.binding" in keys
     assert found(keys) == set()
+
+
+def test_the_metrics_hold_no_text_of_a_request(scene: Scene) -> None:
+    address = re.search(r"Metrics at (http://\S+)", scene.worker.text())
+    assert address is not None
+    with urllib.request.urlopen(address[1], timeout=10) as page:
+        metrics = page.read().decode()
+    assert "laya_" in metrics
+    assert found(metrics) == set()
 
 
 def test_the_caller_of_a_failed_request_is_told_what_his_own_state_did(scene: Scene) -> None:
@@ -331,3 +348,19 @@ def test_a_text_of_others_stays_on_one_line(text: str) -> None:
     assert escaped(text).isprintable()
     assert escaped(escaped(text)) == escaped(text)
     assert len(escaped("x" * 100_000)) == 1000
+
+
+def test_states_are_logged_when_that_is_asked_for() -> None:
+    def failed(log_state: bool) -> str:
+        try:
+            raise ValueError(STATE)
+        except ValueError as error:
+            trace = (ValueError, error, error.__traceback__)
+            record = logging.LogRecord(
+                "celery.app.trace", logging.ERROR, "", 1, "%(exc)s", ({"exc": repr(error)},), trace
+            )
+        Discreet(log_state=log_state).filter(record)
+        return logging.Formatter().format(record)
+
+    assert STATE in failed(log_state=True)
+    assert STATE not in failed(log_state=False)
