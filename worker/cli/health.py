@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from worker.health import Pulse, problems, read_pulses, read_sight, run_directory, starved, write_sight
 
@@ -92,9 +92,9 @@ def register(app: typer.Typer) -> None:
     import typer as cli  # noqa: PLC0415
 
     @app.command(short_help="A probe: is every worker on this machine well?", epilog="Example: laya-workers health")
-    def health(
-        node: Annotated[str | None, cli.Option(help="Only the worker of this name (before the @).")] = None,
-        as_json: Annotated[bool, cli.Option("--json", help="Print what is known of each worker as JSON.")] = False,
+    def health(  # annotations are read by the module's names, so the options stand in the defaults
+        node: str | None = cli.Option(None, help="Only the worker of this name (before the @)."),
+        as_json: bool = cli.Option(False, "--json", help="Print what is known of each worker as JSON."),
     ) -> None:
         """Exit with 0 if every worker on this machine lives, turns and takes; else with 1, and say why."""
         raise cli.Exit(probe(node, as_json=as_json))
