@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from worker import observer
 from worker.app import app
-from worker.placement_step import PlacementStep
+from worker.placement import Decision, Rules, View
 
 __all__ = ["app"]
 
-app.steps["worker"].discard(PlacementStep)
+
+def read_all(view: View, rules: Rules) -> Decision:
+    """Read every queue, always."""
+    del rules
+    return Decision(view.serves)
+
+
+setattr(observer, "decide", read_all)  # noqa: B010 - the observer's own name for it
+setattr(observer.Observer, "should_answer_elsewhere", lambda *_: False)  # noqa: B010

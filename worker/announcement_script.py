@@ -14,17 +14,19 @@ EXCHANGE: Final = """#!lua flags=allow-oom
 --       and those that failed by the time until which they count, its claim, what is known of its queue, its lists
 -- ARGV: one JSON object, see `worker.announcements.exchange`
 -- Returns: time, live workers, then for each checkpoint: messages, age of the oldest, holders and loaders but for this
---          worker, answers a second, claim (0 nobody's, 1 this worker's, 2 another's), workers that failed
+--          worker, answers a second, claim (0 nobody's, 1 this worker's, 2 another's), workers that failed, seconds
+--          since it was answered for, or somebody new came to hold or load it
 local asked = cjson.decode(ARGV[1])
 local me, life, lists = asked.worker, asked.life, asked.lists
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local FRESH, KEPT_MS, BUCKET = 0.4, 60000, 5  -- seconds, milliseconds, seconds
 
-local function stay(key, score)  -- this worker in a sorted set; those whose time is over go
-  redis.call('ZADD', key, score, me)
+local function stay(key, score)  -- this worker in a sorted set; those whose time is over go. Whether it is new there
+  local new = redis.call('ZADD', key, score, me)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
   redis.call('PEXPIRE', key, math.ceil(math.max(life, score - now) * 1000))
+  return new == 1
 end
 
 local function others(key, mine)
@@ -90,8 +92,11 @@ local width = 5 + lists
 for number, told in ipairs(asked.told) do
   local at = 3 + (number - 1) * width
   local holds, loads, done, claim, failed = unpack(told)
-  if holds > 0 then stay(KEYS[at], now + life) elseif holds < 0 then redis.call('ZREM', KEYS[at], me) end
-  if loads > 0 then stay(KEYS[at + 1], now + life) elseif loads < 0 then redis.call('ZREM', KEYS[at + 1], me) end
+  local lively = done > 0
+  if holds > 0 and stay(KEYS[at], now + life) then lively = true end
+  if holds < 0 then redis.call('ZREM', KEYS[at], me) end
+  if loads > 0 and stay(KEYS[at + 1], now + life) then lively = true end
+  if loads < 0 then redis.call('ZREM', KEYS[at + 1], me) end
   if failed > 0 then stay(KEYS[at + 2], now + failed) elseif failed < 0 then redis.call('ZREM', KEYS[at + 2], me) end
 
   local owner = redis.call('GET', KEYS[at + 3])
@@ -104,10 +109,15 @@ for number, told in ipairs(asked.told) do
   end
 
   local fields = redis.call('HMGET', KEYS[at + 4], 'at', 'depth', 'age', 'since', 'still', 'bucket', 'current',
-    'before', 'ends')
-  local known = {ends = fields[9]}
-  for place, name in ipairs({'at', 'depth', 'age', 'since', 'still', 'bucket', 'current', 'before'}) do
+    'before', 'lively', 'ends')
+  local known = {ends = fields[10]}
+  for place, name in ipairs({'at', 'depth', 'age', 'since', 'still', 'bucket', 'current', 'before', 'lively'}) do
     known[name] = tonumber(fields[place] or nil)
+  end
+  if lively then
+    known.lively = now
+    redis.call('HSET', KEYS[at + 4], 'lively', now)
+    redis.call('PEXPIRE', KEYS[at + 4], KEPT_MS)
   end
   local depth, age
   if known.at and now - known.at < FRESH then
@@ -122,6 +132,7 @@ for number, told in ipairs(asked.told) do
   out[#out + 1] = string.format('%.3f', rate_of(at, known, done))
   out[#out + 1] = owner == me and 1 or owner and 2 or 0
   out[#out + 1] = redis.call('ZCOUNT', KEYS[at + 2], now, '+inf')
+  out[#out + 1] = string.format('%.3f', now - math.max(known.lively or 0, known.since or now))
 end
 return out
 """

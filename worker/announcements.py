@@ -28,7 +28,7 @@ CLAIM_S: Final = 5.0
 ENTRY_BYTES: Final = 16 * 1024
 """Bytes of a worker's entry; one that would be longer leaves out what it holds."""
 
-_ANSWERS: Final = 7  # values that the script returns for a checkpoint
+_ANSWERS: Final = 8  # values that the script returns for a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,10 @@ def _heard(reply: Sequence[Any], checkpoints: Sequence[str]) -> Heard:
     demand, claims = {}, set()
     for place, checkpoint in enumerate(checkpoints):
         first = 2 + place * _ANSWERS
-        depth, age, holders, loaders, rate, claim, failures = reply[first : first + _ANSWERS]
-        demand[checkpoint] = Demand(depth, float(age), holders, loaders, float(rate), claim == 2, failures)
+        depth, age, holders, loaders, rate, claim, failures, quiet = reply[first : first + _ANSWERS]
+        demand[checkpoint] = Demand(
+            depth, float(age), holders, loaders, float(rate), claim == 2, failures, float(quiet)
+        )
         if claim == 1:
             claims.add(checkpoint)
     return Heard(float(reply[0]), reply[1], frozenset(claims), demand)

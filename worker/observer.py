@@ -280,6 +280,7 @@ class Observer:
 
         self._loaders[name] = threading.Thread(target=load, name=f"laya-load-{name}", daemon=True)
         self._loaders[name].start()
+        self._wake.set()  # the others are told that it is being loaded
 
     def _ranks(self) -> Mapping[str, int]:
         """Which residents go first when a build needs room: those about to go, and the young last."""

@@ -69,6 +69,7 @@ class Demand:
         rate: requests for it that were answered a second lately, by all workers.
         claimed: another worker has the claim.
         failures: live workers, this one included, that cannot load it now.
+        quiet: seconds for which messages have waited and nobody has answered one, nor come to hold or load it.
     """
 
     depth: int = 0
@@ -78,6 +79,7 @@ class Demand:
     rate: float = 0.0
     claimed: bool = False
     failures: int = 0
+    quiet: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +214,11 @@ class _Choice:
         return self._view.load_s.get(name, self._rules.load_s)
 
     def _is_unserved(self, name: str) -> bool:
-        """Whether no other worker sees to it; one that holds it and answers nothing for too long does not."""
+        """Whether no other worker sees to it; those that hold it and answer nothing for too long do not."""
         demand = self._of(name)
         if demand.holders + demand.loaders == 0:
             return True
-        stalled = self._rules.dwell_s + 2 * self._load_s(name)
-        return demand.depth > 0 and demand.rate == 0 and demand.age > stalled
+        return demand.depth > 0 and demand.quiet > self._rules.dwell_s + 2 * self._load_s(name)
 
     def _needs_help(self, name: str) -> bool:
         """Whether what waits outlasts the load of a further worker, and this one has nothing else to do."""
@@ -266,8 +267,10 @@ class _Choice:
         self._free -= self._size(name)
         self._claims.append(name)
         if ready and name in self._view.claims:
+            demand = self._of(name)
             self._read.append(name)
-            if self._of(name).depth and self._of(name).age > self._rules.eager_s:
+            # Help was worth a load, so it is not worth a wait until a message of it has come here.
+            if demand.depth and (demand.age > self._rules.eager_s or demand.holders + demand.loaders):
                 self._load.append(name)
 
     def _may_reserve(self, name: str) -> bool:

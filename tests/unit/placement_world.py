@@ -35,6 +35,7 @@ class World:
         self.waited: list[float] = []
         self.broken: set[tuple[int, str]] = set()
         self._served: dict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        self._lively: dict[str, float] = defaultdict(float)
 
     def send(self, name: str, count: int = 1) -> None:
         self.queues[name].extend([self.now] * count)
@@ -56,6 +57,7 @@ class World:
                 loaders=sum(name in other.loading for other in others),
                 rate=sum(count for at, count in self._served[name] if at > self.now - 5) / 5,
                 claimed=self.claims.get(name, number) != number,
+                quiet=self.now - max(self._lively[name], queue[0] if queue else self.now),
                 failures=sum(other.failed_until.get(name, 0) > self.now for other in [*others, worker]),
             )
             for name, queue in self.queues.items()
@@ -90,7 +92,7 @@ class World:
             if (number, name) in self.broken:
                 worker.failed_until[name] = self.now + 30
             else:
-                worker.held[name] = self.now
+                worker.held[name] = self._lively[name] = self.now
         for _ in range(2):  # as a worker does, which decides again as soon as it has heard of a new claim
             decision = decide(self.view(number), self.rules)
             for name in [one for one, owner in self.claims.items() if owner == number and one not in decision.claims]:
@@ -113,7 +115,7 @@ class World:
             count += 1
         if count:
             worker.held[name] = worker.held.pop(name)
-            worker.idle_since = self.now
+            worker.idle_since = self._lively[name] = self.now
             self._served[name].append((self.now, count))
         return count
 
@@ -122,4 +124,5 @@ class World:
             victim = next(one for one in (*evict, *worker.held) if one in worker.held)
             self.evictions.append((number, victim, self.now - worker.held.pop(victim)))
         self.loads += 1
+        self._lively[name] = self.now
         worker.loading[name] = self.now + self.rules.load_s
