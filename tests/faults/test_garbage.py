@@ -43,7 +43,7 @@ def with_body(task_id: str, body: bytes, **changes: Any) -> dict[str, Any]:
 def put(run: Deployment, text: str | bytes) -> None:
     """Lay it on the queue, and ring."""
     run.client.lpush(QUEUE, text)
-    run.client.lpush("laya.bell.english", 1)
+    run.client.lpush("laya.bell.laya.english", 1)
 
 
 def gone(run: Deployment) -> bool:
