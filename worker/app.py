@@ -24,6 +24,8 @@ from worker import (
     logs,
 )
 from worker.control import ControlStep
+from worker.dashboard import CONFIG
+from worker.ending import EndingStep
 from worker.holding import HoldingStep
 from worker.metrics_step import MetricsStep
 from worker.placement_step import PlacementStep
@@ -87,7 +89,7 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
     app.steps["worker"].update(
-        {ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep, TracingStep, WatchdogStep}
+        {ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep, TracingStep, WatchdogStep, EndingStep}
     )
     app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep, PulseStep})
     for task in app.tasks.values():
@@ -118,6 +120,9 @@ def read_settings() -> WorkerSettings:
         print(f"error: {problems(error)}", file=sys.stderr)
         raise SystemExit(os.EX_CONFIG) from None
 
+
+# `celery -A worker flower` reads the path of its configuration here, after it has loaded the app.
+os.environ.setdefault("FLOWER_CONF", str(CONFIG))
 
 app = prepare(producer_app, read_settings())
 """The app of this process, for the settings of its environment."""

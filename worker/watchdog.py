@@ -42,8 +42,15 @@ OVERDUE_S: Final = 10.0
 """Seconds after its deadline at which a request that is still worked on has its worker taken for hung: whatever waits
 for the device gives up at the deadline, so this one is in a hook or in the device."""
 
+LOOP_S: Final = 60.0
+"""Seconds that the event loop may be busy at least: it waits for a slow broker now and then."""
+
 GRACE_S: Final = 10.0
 """Seconds that the other requests of a hung worker get to finish."""
+
+
+FRAMES: Final = 8
+"""Frames of each thread that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ def judge(at_work: Sequence[AtWork], loading_s: float, computing_s: float, turne
     for what, seconds, limit in (
         ("a checkpoint has been loading", loading_s, limits.load_s),
         ("a forward pass has gone on", computing_s, limits.request_s),
-        ("the event loop has not come by", turned_s, limits.request_s),
+        ("the event loop has not come by", turned_s, max(limits.request_s, LOOP_S)),
     ):
         if seconds > limit:
             reasons.append(f"{what} for {seconds:.0f} s")
@@ -122,12 +129,15 @@ class Watchdog:
         self._file: PulseFile | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="laya-watchdog", daemon=True)
-        self._turned_at = self._free_since = time.monotonic()
+        self._free_since = time.monotonic()
+        self._turned_at: float | None = None
         self._loaded_at = 0.0
+        self._seen: dict[str, float] = {}
         self._answered: set[str] = set()
         self._hung_since: float | None = None
         self.channel: Any = None
         """The channel that messages are taken through; None while there is none."""
+        self._last_channel: Any = None
 
     @property
     def hung(self) -> bool:
@@ -153,8 +163,18 @@ class Watchdog:
 
     def begin(self, channel: Any) -> None:
         """There is a connection: messages are taken through this channel from now on."""
-        self.channel = channel
+        self.channel = self._last_channel = channel
         self._turned_at = self._free_since = time.monotonic()
+
+    def give_back(self, but: Iterable[str] = ()) -> None:
+        """Send the last acknowledgements, and put back what is not finished, but for the tasks of these ids."""
+        channel = self._last_channel
+        if channel is None:
+            return
+        kept = [request for request in _copied(state.reserved_requests) if request.id not in set(but)]
+        tags = [request.message.delivery_tag for request in kept if not request.acknowledged]
+        channel.attempt(channel.records.flush, "send the last acknowledgements")
+        channel.attempt(lambda: channel.records.put_back(tags), "put back what others may do")
 
     def turn(self) -> None:
         """The event loop comes by, or is trying to reach its broker."""
@@ -170,7 +190,7 @@ class Watchdog:
             pid=os.getpid(),
             node=str(self._worker.hostname),
             ready=taker is not None,
-            turned=now - self._turned_at,
+            turned=self._turned_s(now),
             answered=now - max(taker.answered_at, self._free_since) if taker is not None else 0.0,
             taken=now - taker.taken_at if taker is not None and taker.taken_at is not None else None,
             room=self._room(),
@@ -220,9 +240,11 @@ class Watchdog:
 
     def _judge(self) -> Verdict:
         computing = getattr(getattr(self._worker.app.service, "router", None), "computing_s", 0.0)
-        now = time.monotonic()
-        turned = now - max(self._turned_at, self._loaded_at)
-        return judge(self._at_work(), self._loading_s(), computing, turned, self._limits)
+        return judge(self._at_work(), self._loading_s(), computing, self._turned_s(time.monotonic()), self._limits)
+
+    def _turned_s(self, now: float) -> float:
+        """Seconds since the loop came by; 0 before it first has, for a start takes the time it takes."""
+        return 0.0 if self._turned_at is None else now - max(self._turned_at, self._loaded_at)
 
     def _loading_s(self) -> float:
         tally = getattr(self._worker.app.service, "tally", None)
@@ -231,14 +253,14 @@ class Watchdog:
         return max((tally.now() - since + 0.001 for since in tally.snapshot().loading.values()), default=0.0)
 
     def _at_work(self) -> list[AtWork]:
+        # Celery notes the start by a clock that may be set; this one counts from when it was first seen.
         now, clock = time.monotonic(), time.time()
+        requests = _copied(state.active_requests)
+        self._seen = {request.id: self._seen.get(request.id, now) for request in requests}
         found = []
-        for request in _copied(state.active_requests):
-            since = max(
-                request.time_start or now, self._loaded_at if self._loaded_at > (request.time_start or now) else 0
-            )
-            overdue = clock - request.expires.timestamp() if request.expires is not None else None
-            found.append(AtWork(request.id, request.message.delivery_tag, now - since, overdue))
+        for request in requests:
+            since = max(self._seen.get(request.id, now), self._loaded_at)
+            found.append(AtWork(request.id, request.message.delivery_tag, now - since, _overdue(request, clock)))
         return found
 
     def _answer_late(self, ids: Iterable[str]) -> None:
@@ -259,22 +281,18 @@ class Watchdog:
 
     def _complain(self, verdict: Verdict) -> None:
         logger.critical(
-            "this worker hangs and ends within %.0f s with exit code %d: %s\n%s",
+            "this worker hangs and ends within %.0f s with exit code %d: %s",
             GRACE_S,
             EXIT_HUNG,
             "; ".join(verdict.reasons),
-            stacks(),
         )
+        for place in places():
+            logger.critical("%s", place)
 
     def _end(self, verdict: Verdict) -> None:
         """Put back what others may do, and end. What hangs stays on record: it comes back overdue, as a suspect."""
         logger.critical("this worker ends with exit code %d: %s", EXIT_HUNG, "; ".join(verdict.reasons))
-        channel = self.channel
-        if channel is not None:
-            kept = [request for request in _copied(state.reserved_requests) if request.id not in verdict.hanging]
-            tags = [request.message.delivery_tag for request in kept if not request.acknowledged]
-            channel.attempt(channel.records.flush, "send the last acknowledgements")
-            channel.attempt(lambda: channel.records.put_back(tags), "put back what others may do")
+        self.give_back(verdict.hanging)
         if self._file is not None:
             self._file.close()
         logging.shutdown()
@@ -288,14 +306,16 @@ def _overdue(request: Any, now: float) -> float | None:
     return now - float((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
 
 
-def stacks() -> str:
-    """Where every thread is, without a value of any variable."""
+def places() -> list[str]:
+    """Where every other thread is, innermost first, without a value of any variable."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = []
+    found = []
     for ident, frame in sys._current_frames().items():
         if ident != threading.get_ident():
-            parts.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)[-12:])}")
-    return "\n".join(parts)
+            frames = traceback.extract_stack(frame)[-FRAMES:]
+            where = " < ".join(f"{one.name} ({one.filename}:{one.lineno})" for one in reversed(frames))
+            found.append(f"thread {names.get(ident, ident)}: {where}")
+    return found
 
 
 def _copied(requests: Any) -> list[Any]:
