@@ -94,12 +94,14 @@ class Tally(BaseHook):
         """A checkpoint is being loaded for the block; an error that leaves it is remembered as the reason."""
         with self._lock:
             outer = name not in self._loading  # an operator's load holds it already
-            self._loading.setdefault(name, self._clock())
+            since = self._loading.setdefault(name, self._clock())
         try:
             yield
         except Exception as error:
             with self._lock:
-                self._failures[name] = FailedLoad(self._clock(), str(error) or type(error).__name__)
+                known = self._failures.get(name)
+                if known is None or known.at < since:  # else a block within this one knew the reason first
+                    self._failures[name] = FailedLoad(self._clock(), str(error) or type(error).__name__)
             raise
         finally:
             if outer:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 from rich.padding import Padding
 from rich.text import Text
 
-from producer.client import predict
+from producer.app import app
+from producer.client import apredict
+from producer.request import PredictionOptions, PredictionRequest, route
+from producer.tasks import is_eager
 from worker.cli.answers import answers_table
-from worker.cli.screen import Code, CommandError, out
+from worker.cli.screen import Code, CommandError, out, say
+from worker.overview import workers_of
 from worker.presets import PRESETS
 
 EXAMPLE = 'laya-workers submit "My parcel never arrived" --preset triage'
+
+
+PATIENCE_SECONDS = 1.5
+"""Seconds without an answer after which somebody may wonder whether any worker is there."""
+
+ANSWER_SECONDS = 1.0
+"""How long workers have to say so."""
 
 
 def submit(
@@ -42,11 +57,38 @@ def submit(
     if not text.strip():
         raise CommandError("the text is empty: there is nothing to ask about", Code.USAGE)
     cache = False if no_cache else None
-    result = predict(text, asked, timeout=timeout, model=model, min_confidence=min_confidence, cache=cache)
+    options = PredictionOptions(model=model, min_confidence=min_confidence, cache=cache)
+    result = asyncio.run(ask(text, asked, timeout, options))
     if as_json:
         typer.echo(json.dumps(result, ensure_ascii=False, indent=2))
     else:
         show(text, result)
+
+
+async def ask(text: str, questions: Mapping[str, Any], timeout: float, options: PredictionOptions) -> dict[str, Any]:
+    """The answer. Where none comes at once, find out whether anybody is there to give one.
+
+    Raises:
+        CommandError: workers answer, but none of them serves the checkpoint.
+        LayaError: as `producer.apredict`.
+    """
+    asking = asyncio.create_task(apredict(text, questions, timeout, **options))
+    done, _ = await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
+    if not done and not is_eager(app):
+        given = {name: value for name, value in options.items() if value is not None}
+        settings = app.settings
+        request = PredictionRequest(text, questions, given)
+        checkpoint = route(request, settings.names, settings.default_checkpoint)["model"]
+        with suppress(OperationalError, RedisError, OSError):  # the request itself says what is the matter
+            workers = await asyncio.to_thread(workers_of, app, ANSWER_SECONDS)
+            served = {name for worker in workers for name in worker.holdings["serves"]}
+            if not workers and not asking.done():
+                say(f"no worker answers yet; waiting {timeout:g} s for one that serves {checkpoint}")
+            elif checkpoint not in served and not asking.done():
+                asking.cancel()
+                names = ", ".join(sorted(served))
+                raise CommandError(f"no worker serves {checkpoint}: those that answer serve {names}", Code.UNREACHABLE)
+    return await asking
 
 
 def read_questions(file: Path | None, preset: str | None) -> Mapping[str, Any]:
@@ -87,6 +129,6 @@ def show(text: str, result: Mapping[str, Any]) -> None:
     out.print(foot)
 
 
-def register(app: typer.Typer) -> None:
+def register(to: typer.Typer) -> None:
     """Add the command."""
-    app.command(short_help="Ask questions about a text.", epilog=f"Example: {EXAMPLE}")(submit)
+    to.command(short_help="Ask questions about a text.", epilog=f"Example: {EXAMPLE}")(submit)
