@@ -46,18 +46,27 @@ def read(text: bytes, digest: str, questions: Any) -> dict[str, Any]:
     Raises:
         Unusable: the text is damaged, of another schema or of another key, or answers other questions.
     """
+    result = result_of(text, digest)
+    _check(result, questions)
+    found: dict[str, Any] = result
+    return found
+
+
+def result_of(text: bytes, digest: str) -> Any:
+    """What a text holds that `write` made for this key, whatever it answers.
+
+    Raises:
+        Unusable: the text is damaged, of another schema or of another key.
+    """
     parts = text.split(b" ", 3)
     if len(parts) != 4 or parts[0] != b"%d" % SCHEMA:
         raise Unusable("not a value of this schema")
     if parts[1] != digest.encode():
         raise Unusable("the value of another key")
     try:
-        result = cache_json.loads(parts[2].decode("ascii", "replace"), parts[3])
+        return cache_json.loads(parts[2].decode("ascii", "replace"), parts[3])
     except cache_json.NotJson as error:
         raise Unusable(str(error)) from None
-    _check(result, questions)
-    found: dict[str, Any] = result
-    return found
 
 
 def pack(text: bytes, compress_above: int) -> bytes:

@@ -39,6 +39,11 @@ def signed(tenant: str, call: Call, settings: ProducerSettings) -> dict[str, str
             f"tenant={shown(tenant)}: expected 1 to 64 letters, digits, dots, dashes or underscores",
             {"options": ["tenant"]},
         )
+    if tenant == settings.namespace:
+        raise InvalidRequest(
+            f"tenant={shown(tenant)} is LAYA_NAMESPACE, the deployment's own: leave tenant out, or name another",
+            {"options": ["tenant"]},
+        )
     keys = settings.tenant_keys
     if not keys:
         raise InvalidRequest(

@@ -79,6 +79,15 @@ def resident(state: Any, **_: Any) -> Holdings:
     }
 
 
+@inspect_command(name="cache")  # type: ignore[untyped-decorator]
+def cache_figures(state: Any, **_: Any) -> dict[str, Any]:
+    """What the skip cache has done since the start: hits, misses and the rest. Empty without a cache."""
+    from hooks.skip_cache import SkipCache  # noqa: PLC0415 - what it needs is imported where it is used
+
+    caches = [hook for hook in state.app.service.router.hooks if isinstance(hook, SkipCache)]
+    return asdict(caches[0].stats()) if caches else {}
+
+
 def _serves(state: Any) -> list[str]:
     """The checkpoints of the queues that the consumer was given, by Celery's `--queues` or by the settings."""
     names = (checkpoint_of(queue) for queue in state.app.amqp.queues.consume_from)

