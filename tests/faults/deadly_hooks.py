@@ -35,7 +35,8 @@ class Deadly(BaseHook):
             self._obey(verb, what)
 
     def on_predict_end(self, ctx: Any) -> None:
-        self._note(f"end {os.getpid()} {ctx.states[0]}")
+        if ctx.error is None:
+            self._note(f"end {os.getpid()} {ctx.states[0]}")
 
     def _obey(self, verb: str, what: str) -> None:
         if verb == "die":

@@ -1,0 +1,113 @@
+"""Dead letters and counts of deliveries on a real server: what is kept, how long, and what a retry undoes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+
+from producer.errors import PredictionFailed
+from tests.integration.conftest import Backend
+from worker.dead import DeadLetters, Letter, body_of, letter_of
+
+NOUL = {"q": {"type": "noul", "instructions": "It is urgent."}}
+
+
+@pytest.fixture
+def backend(server: Any, client: redis.Redis) -> Iterator[Backend]:
+    client.flushall()
+    made = Backend(server.url, checkpoints="english=/nowhere", namespace="mine", max_queue=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def dead(backend: Backend) -> DeadLetters:
+    return DeadLetters(backend.app)
+
+
+def letter(letter_id: str, **changes: Any) -> Letter:
+    facts = {"queue": "laya.english", "task": "t", "deliveries": 3, "at": 1.0, "size": 2, "reason": "r"}
+    return Letter(**{"id": letter_id, "kind": "poisoned", "requests": 1, "questions": 1, **facts, **changes})
+
+
+def ids(dead: DeadLetters) -> list[str]:
+    return [one.id for one in dead.letters()]
+
+
+def test_the_first_delivery_is_not_counted_and_the_last_is_not_begun(dead: DeadLetters, client: redis.Redis) -> None:
+    assert client.keys() == []
+    assert [dead.begin("one", 3) for _ in range(4)] == [2, 3, 0, 0]
+    assert 0 < client.ttl("mine.delivered.one") <= 86_400
+    assert dead.begin("two", 1) == 0
+    dead.forget("one")
+    assert dead.begin("one", 3) == 2
+
+
+def test_the_newest_are_kept(dead: DeadLetters, client: redis.Redis) -> None:
+    for number in range(5):
+        dead.add(letter(str(number)), {"body": "x"}, keep=3, seconds=100 + number)
+    assert ids(dead) == ["2", "3", "4"]
+    assert client.hlen("mine.dead.messages") == client.hlen("mine.dead.entries") == 3
+
+
+def test_what_is_too_old_is_not_listed_and_goes_with_the_next(dead: DeadLetters, client: redis.Redis) -> None:
+    dead.add(letter("old"), {"body": "x"}, keep=3, seconds=100)
+    client.zadd("mine.dead", {"old": 1})
+    assert ids(dead) == []
+    dead.add(letter("new"), {"body": "x"}, keep=3, seconds=100)
+    assert ids(dead) == ["new"]
+    assert client.hkeys("mine.dead.messages") == [b"new"]
+    assert all(0 < client.ttl(key) <= 100 for key in client.keys("mine.dead*"))
+
+
+def test_a_retry_publishes_the_same_task_afresh_although_the_queue_is_full(
+    dead: DeadLetters, backend: Backend, client: redis.Redis
+) -> None:
+    task = backend.submit_prediction.apply_async(("hello", NOUL), {"model": "english"}, expires=0.1)
+    raw = json.loads(client.rpop("laya.english") or b"")
+    raw["headers"]["redelivered"] = raw["properties"]["delivery_info"]["redelivered"] = True
+    backend.app.backend.mark_as_failure(task.id, PredictionFailed("as asked"))
+    dead.begin(task.id, 3)
+    dead.add(letter(task.id), raw, keep=10, seconds=100)
+    backend.submit_prediction.apply_async(("another", NOUL), {"model": "english"})
+    assert dead.retry(task.id)
+    sent = json.loads(client.lindex("laya.english", 0) or b"")
+    assert sent["headers"]["id"] == task.id
+    assert sent["headers"]["expires"] is None
+    assert "redelivered" not in sent["headers"] | sent["properties"]["delivery_info"]
+    assert sent["properties"]["delivery_tag"] != raw["properties"]["delivery_tag"]
+    assert client.llen("laya.bell.laya.english") == 3
+    assert (ids(dead), client.keys("*delivered*"), client.keys("celery-task-meta-*")) == ([], [], [])
+    assert not dead.retry(task.id)
+
+
+def test_what_is_no_message_is_listed_and_dropped(dead: DeadLetters, client: redis.Redis) -> None:
+    client.lpush("laya.malformed", b"\xffnonsense", b"more")
+    (first, second) = dead.letters()
+    assert {first.kind, second.kind} == {"malformed"}
+    assert not dead.retry(first.id)
+    assert dead.drop(first.id)
+    assert ids(dead) == [second.id]
+
+
+def test_sizes_are_told_of_whatever_can_be_read() -> None:
+    def sizes(payload: Any) -> Any:
+        message = SimpleNamespace(headers=None, delivery_info=None, body=b"12", payload=payload)
+        made = letter_of(message, "poisoned", "r")
+        return made.requests, made.questions
+
+    assert sizes((["state", NOUL], {}, {})) == (1, 1)
+    assert sizes(([], {"state": 1, "questions": NOUL}, {})) == (1, 1)
+    assert sizes(([[{"questions": NOUL}, {"questions": {}}, 7]], {}, {})) == (3, 1)
+    assert sizes(([], {"requests": [{"questions": NOUL}]}, {})) == (1, 1)
+    assert sizes("nonsense") == (None, None)
+
+
+def test_a_body_that_is_not_json_is_shown_as_it_is() -> None:
+    assert body_of("nonsense") == "nonsense"
+    assert body_of(json.dumps({"body": "e30=", "properties": {"body_encoding": "base64"}})) == {}
