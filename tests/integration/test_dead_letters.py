@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from producer.errors import PredictionFailed
-from tests.integration.conftest import Backend
+from producer.errors import PredictionFailed, QueueFull
+from tests.integration.conftest import ROOT, Backend
 from worker.dead import DeadLetters, Letter, body_of, letter_of
 
 NOUL = {"q": {"type": "noul", "instructions": "It is urgent."}}
@@ -111,3 +112,25 @@ def test_sizes_are_told_of_whatever_can_be_read() -> None:
 def test_a_body_that_is_not_json_is_shown_as_it_is() -> None:
     assert body_of("nonsense") == "nonsense"
     assert body_of(json.dumps({"body": "e30=", "properties": {"body_encoding": "base64"}})) == {}
+
+
+def test_the_users_of_the_docs_may_do_all_this(server: Any, client: redis.Redis) -> None:
+    client.flushall()
+    page = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
+    for line in re.findall(r"^ACL SETUSER .*$", page, flags=re.MULTILINE):
+        client.execute_command(*line.split())
+    url = {name: server.url.replace("//", f"//laya-{name}:secret@") for name in ("producer", "worker")}
+    sides = {name: Backend(url[name], checkpoints="english=/nowhere", max_queue=1) for name in url}
+    dead = DeadLetters(sides["worker"].app)
+    assert [dead.begin("one", 2) for _ in range(2)] == [2, 0]
+    for number in range(3):
+        dead.add(letter(str(number)), {"properties": {}}, keep=2, seconds=100)
+    client.lpush("laya.malformed", "nonsense")
+    assert [dead.drop(each) for each in ids(dead)[1:]] == [True, True]
+    assert dead.retry("1")
+    with pytest.raises(QueueFull):  # and the message is withdrawn
+        sides["producer"].submit_prediction.apply_async(("hello", NOUL), {"model": "english"})
+    assert client.llen("laya.english") == 1
+    assert client.acl_log() == []
+    for side in sides.values():
+        side.close()
