@@ -166,7 +166,7 @@ class SubmitPrediction(PredictionTask):
             (request.state, request.questions),
             request.options,
             checkpoint,
-            summary(request),
+            f"{checkpoint} {summary(request)}",
             shown_options(request),
         )
 
