@@ -94,7 +94,7 @@ def publish(bench: Bench, names: Sequence[str], queue: str | None = None) -> Non
 
 def mixed(quick: bool) -> list[Figure]:
     """Three checkpoints, three workers, requests in random order: by placement, and from one shared queue."""
-    names, count = "abc", 600 if quick else 3000
+    names, count = "abc", 1500 if quick else 3000
     order = random.Random(6).choices(names, k=count)
     with deployment(names, 3) as (bench, _):
         started = time.perf_counter()

@@ -106,15 +106,15 @@ class Residency:
         evict_first: bool = False,
         on_change: Callable[[Sequence[str], tuple[str, Any] | None], None],
         estimate: Callable[[str], int] = lambda _: 1,
-        measure: Callable[[Any], int] = lambda _: 1,
+        measure: Callable[[str, Any], int] = lambda _name, _agent: 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Keep at most `max_loaded` checkpoints, or bytes.
 
         `on_change(evicted, built)` is called once a load that changed something, outside every lock and in the thread
         that did it: the names that went, in order, and the name and Agent that came, or None when the build failed.
-        `estimate(name)` is what a checkpoint will take of `max_loaded` before it is built, `measure(agent)` what it
-        takes then.
+        `estimate(name)` is what a checkpoint will take of `max_loaded` before it is built, `measure(name, agent)` what
+        it takes then.
         """
         self.max_loaded = max_loaded
         self.evict_first = evict_first
@@ -178,7 +178,7 @@ class Residency:
     def put(self, name: str, agent: Any) -> None:
         """Make a finished Agent resident under `name`, with room for it beside what is there."""
         with self._changed:
-            self._residents[name] = _Resident(agent, size=self._measure(agent))
+            self._residents[name] = _Resident(agent, size=self._measure(name, agent))
             self._residents.move_to_end(name)
             self._failures.pop(name, None)
             self.max_loaded = max(self.max_loaded, sum(resident.size for resident in self._residents.values()))
@@ -260,7 +260,7 @@ class Residency:
         return resident.agent, resident
 
     def _register(self, name: str, mine: _Build, agent: Any) -> _Resident:
-        resident = _Resident(agent, mine.waiters, self._measure(agent))
+        resident = _Resident(agent, mine.waiters, self._measure(name, agent))
         with self._changed:
             self._residents[name] = mine.resident = resident
             del self._builds[name]
@@ -301,7 +301,7 @@ class Residency:
                 for name, resident in self._residents.items()
                 if name != keep
             ]
-            kept = self._residents[keep].size if keep in self._residents else 0
+            kept = 0 if keep is None or keep not in self._residents else self._residents[keep].size
             victims = choose_victims(candidates, self.max_loaded - extra - kept)
             gone = [self._residents.pop(name) for name in victims]
             self._used_on += [resident.users for resident in gone if resident.users]

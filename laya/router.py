@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from laya.asking import add_routing, ask, ask_groups, single_result
@@ -19,6 +20,8 @@ from laya.grouping import Request, by_checkpoint, by_pass, check_requests, conte
 from laya.hooks import HookCallable, HookRegistry, HookRun
 from laya.identity import CheckpointIdentity, Foreseen
 from laya.lifecycle import end_in_reverse, fail, measure
+from laya.location import find_here
+from laya.memory import Sizes
 from laya.phases import LOAD, phase, recording
 from laya.residency import Residency
 from laya.routing import AnsweredElsewhere, LangGuess, RouteDecision, decide, prefer_resident_stand_in
@@ -52,6 +55,7 @@ class Router(HookRegistry):
         defer_load: bool = False,
         prefer_resident: bool = False,
         evict_first: bool = False,
+        max_memory: int | None = None,
     ) -> None:
         """Register the checkpoints; none is loaded before it is needed, unless `preload` says so.
 
@@ -70,13 +74,16 @@ class Router(HookRegistry):
             defer_load: load after the start hooks, and only if something is left to infer, so that a hit loads nothing.
             prefer_resident: where detection chose a checkpoint that is not resident, use a declared stand-in that is.
             evict_first: make room before a build instead of after it, where memory holds no more than `max_loaded`.
+            max_memory: how many bytes of checkpoints stay resident, instead of `max_loaded`.
 
         Raises:
-            ValueError: `max_loaded` below 1, or a default or preloaded name that is not registered.
+            ValueError: `max_loaded` or `max_memory` below 1, or a default or preloaded name that is not registered.
         """
         super().__init__(hooks, on_predict_start, on_predict_end, hooks_raise, hooks_concurrent, hooks_timeout)
         if isinstance(max_loaded, bool) or not isinstance(max_loaded, int) or max_loaded < 1:
             raise ValueError(f"max_loaded must be a positive number of checkpoints, got {max_loaded!r}")
+        if max_memory is not None and max_memory < 1:
+            raise ValueError(f"max_memory must be a positive number of bytes, got {max_memory!r}")
         self._sources = Sources(models)
         self.device, self.token = device, token
         self.revision = revision
@@ -87,7 +94,8 @@ class Router(HookRegistry):
         self.agent_kwargs = dict(agent_kwargs or {})
         self.defer_load, self.prefer_resident = defer_load, prefer_resident
         self._foreseen = Foreseen()
-        self._residency = Residency(max_loaded, evict_first=evict_first, on_change=self._announce)
+        self.max_memory = max_memory
+        self._residency = self._make_residency(max_loaded, evict_first)
         if preload is True:
             self.preload(list(models or DEFAULT_MODELS))
         elif preload:
@@ -106,8 +114,15 @@ class Router(HookRegistry):
 
     @property
     def max_loaded(self) -> int:
-        """How many checkpoints stay resident; `attach` and `preload` raise it when they bring more."""
+        """How many checkpoints stay resident; `attach` and `preload` raise it when they bring more.
+
+        Bytes where `max_memory` was given.
+        """
         return self._residency.max_loaded
+
+    def estimate(self, name: str) -> int:
+        """What a registered checkpoint takes of `max_loaded`: 1, or bytes as its files or its last load say."""
+        return 1 if self.max_memory is None else self._sizes.estimate(self.resolve(name))
 
     @property
     def models(self) -> dict[str, Source | None]:
@@ -166,7 +181,7 @@ class Router(HookRegistry):
     def preload(self, names: Sequence[str] | None = None) -> Router:
         """Load several checkpoints (None: every registered one) with room for all of them, and return self."""
         wanted = list(dict.fromkeys(self.resolve(name) for name in (self._sources if names is None else names)))
-        self._residency.max_loaded = max(self._residency.max_loaded, len(wanted))
+        self._residency.max_loaded = max(self._residency.max_loaded, sum(map(self.estimate, wanted)))
         for name in wanted:
             self.load(name)
         return self
@@ -201,6 +216,24 @@ class Router(HookRegistry):
             "expected_sha256": self.sha256_digests.get(name),
         }
         return repo, arguments | self.agent_kwargs
+
+    def _make_residency(self, max_loaded: int, evict_first: bool) -> Residency:
+        self._sizes = Sizes(self._directory_of)
+        if self.max_memory is None:
+            return Residency(max_loaded, evict_first=evict_first, on_change=self._announce)
+        return Residency(
+            self.max_memory,
+            evict_first=evict_first,
+            on_change=self._announce,
+            estimate=self._sizes.estimate,
+            measure=self._sizes.measure,
+        )
+
+    def _directory_of(self, name: str) -> Path | None:
+        """Where a checkpoint's files lie on this machine, None where they are not there yet."""
+        repo, subfolder = self._sources.place_of(name)
+        here = find_here(repo, subfolder=subfolder, revision=self.revisions.get(name, self.revision))
+        return None if here is None else here.path
 
     def _announce(self, evicted: Sequence[str], built: tuple[str, Any] | None) -> None:
         run = self.hook_run()

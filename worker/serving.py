@@ -78,7 +78,8 @@ class ServingRouter(Router):
                 for checkpoint in settings.checkpoints
                 if checkpoint.revision is not None
             },
-            max_loaded=settings.max_loaded,
+            max_loaded=settings.places,
+            max_memory=settings.memory,
             default=settings.default_checkpoint,
             hooks=[make_hook(path) for path in settings.hooks],
             agent_kwargs={
@@ -129,10 +130,6 @@ class ServingRouter(Router):
     def _tell_of_pass(self, report: PassReport) -> None:
         for observer in self._pass_observers:
             observer(report)
-
-    def estimate(self, name: str) -> int:  # noqa: ARG002
-        """What a checkpoint takes of the capacity."""
-        return 1
 
     @property
     def capacity(self) -> int:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from laya.catalog import DEFAULT_MODELS, canonical_name
+from laya.memory import parse_bytes
 from laya.passes import MAX_TOKENS
 from producer.settings import ProducerSettings
 
@@ -22,7 +23,9 @@ class WorkerSettings(ProducerSettings):
     """The settings of a worker; each is read from the variable of the same name with `LAYA_` before it."""
 
     preload: Names = Field((), description="Checkpoints that are loaded before the worker takes requests.")
-    max_loaded: int = Field(2, ge=1, description="Checkpoints held in memory at once.")
+    max_loaded: str = Field(
+        "2", description="What is held in memory at once: a number of checkpoints, or an amount such as `6GiB`."
+    )
     dwell: float = Field(
         10.0, ge=0, description="Seconds for which a loaded checkpoint is not evicted for another's sake."
     )
@@ -76,6 +79,14 @@ class WorkerSettings(ProducerSettings):
             return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
         return value
 
+    @field_validator("max_loaded", mode="before")
+    @classmethod
+    def _check_max_loaded(cls, value: Any) -> str:
+        text = str(value).strip()
+        if (int(text) if text.isdecimal() else parse_bytes(text)) < 1:
+            raise ValueError("expected at least one checkpoint, or an amount such as 6GiB")
+        return text
+
     @model_validator(mode="after")
     def _check_sources(self) -> WorkerSettings:
         for checkpoint in self.checkpoints:
@@ -88,12 +99,22 @@ class WorkerSettings(ProducerSettings):
 
     @model_validator(mode="after")
     def _check_preload(self) -> WorkerSettings:
-        if len(self.preloaded) > self.max_loaded:
+        if len(self.preloaded) > self.places:
             raise ValueError(
                 f"LAYA_PRELOAD names {len(self.preloaded)} checkpoints, but LAYA_MAX_LOADED holds "
                 f"{self.max_loaded}: raise it, or preload fewer"
             )
         return self
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of checkpoints that LAYA_MAX_LOADED allows; None where it counts checkpoints."""
+        return None if self.max_loaded.isdecimal() else parse_bytes(self.max_loaded)
+
+    @property
+    def places(self) -> int:
+        """Checkpoints that LAYA_MAX_LOADED allows; any number where it counts bytes."""
+        return int(self.max_loaded) if self.max_loaded.isdecimal() else max(1, len(self.names))
 
     @property
     def preloaded(self) -> tuple[str, ...]:
