@@ -67,7 +67,8 @@ def _script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-# KEYS: value, lease. ARGV: token, milliseconds. A server that is full refuses the SET alone; what is no text is no value.
+# KEYS: value, lease. ARGV: token, milliseconds. A server that is full refuses the SET alone. What is no text is no
+# value, and is written over.
 _LOOK = _script("""
 local found = redis.pcall('GET', KEYS[1])
 if type(found) == 'string' then return found end
