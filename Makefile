@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint format docs dev hooks clean
+.PHONY: help demo up test lint format docs dev hooks clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ lint: $(VENV)/.stamp-dev ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+fuzz: $(VENV)/.stamp-dev ## ten minutes of random messages; what breaks something is kept for the tests
+	$(BIN)/python tests/fuzz.py --minutes 10
 
 format: $(VENV)/.stamp-dev ## rewrite the files as ruff wants them
 	$(BIN)/ruff format .

@@ -63,8 +63,10 @@ class LayaError(Exception):
     def from_entry(cls, entry: Mapping[str, Any]) -> LayaError:
         """The error that :meth:`as_entry` wrote down; an unknown type becomes a :class:`PredictionFailed`."""
         error = entry["error"]
-        kind = _BY_NAME.get(error.get("type"), PredictionFailed)
-        return kind(error.get("message"), error.get("fields"))
+        name, message, fields = error.get("type"), error.get("message"), error.get("fields")
+        # An entry may come from anybody: what is no text and no mapping is left out.
+        kind = _BY_NAME.get(name, PredictionFailed) if isinstance(name, str) else PredictionFailed
+        return kind(message if isinstance(message, str) else None, fields if isinstance(fields, Mapping) else None)
 
 
 class InvalidRequest(LayaError):

@@ -59,7 +59,11 @@ class JsonForm:
             return self._mapping(value, where, depth)
         if isinstance(value, list | tuple):
             self._count(len(value))
-            return [self.of(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+            # A number has no parts that an error could name: a list of a million costs no million names.
+            return [
+                item if type(item) is int else self.of(item, f"{where}[{index}]", depth + 1)
+                for index, item in enumerate(value)
+            ]
         raise InvalidRequest(
             f"{where} is not JSON: it holds a value of type {type(value).__name__}; "
             "send text, numbers, booleans, null, lists and mappings"
@@ -133,5 +137,8 @@ def _key(key: Any, where: str) -> str:
     if isinstance(key, str):
         return key
     if key is None or isinstance(key, bool | int) or (isinstance(key, float) and math.isfinite(key)):
-        return json.dumps(key)
+        try:
+            return json.dumps(key)
+        except ValueError:
+            raise InvalidRequest(f"{where} is not JSON: a key is a number of thousands of digits") from None
     raise InvalidRequest(f"{where} is not JSON: a key has the type {type(key).__name__}; use texts as keys")
