@@ -150,7 +150,7 @@ def hot(quick: bool) -> list[Figure]:
         until(lambda: sum(holders(bench, names).values()) >= 3, "a load of each")
         time.sleep(DWELL_S + 1)
         started = time.perf_counter()
-        publish(bench, "a" * 4000)
+        publish(bench, "a" * 2500)
         until(lambda: holders(bench, names)["a"] == 4, "the spread", pause=0.1)
         spread = time.perf_counter() - started
         until(lambda: look(bench, "a").queues[0].depth == 0, "the end of the burst", pause=0.1)

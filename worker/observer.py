@@ -131,7 +131,13 @@ class Observer:
         workers = heard.workers if heard else 1
         decision = self._decision
         waits = heard is not None and any(heard.demand[name].depth for name in decision.claims if name in heard.demand)
-        pressed = waits or decision.evict or decision.load or decision.claims - (heard.claims if heard else set())
+        pressed = (
+            waits
+            or decision.evict
+            or decision.load
+            or decision.after
+            or decision.claims - (heard.claims if heard else set())
+        )
         return min(HEARTBEAT_S, PRESSED_S * max(1.0, workers / WORKERS_PRESSED)) if pressed else HEARTBEAT_S
 
     def _turn(self) -> None:

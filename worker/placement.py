@@ -124,6 +124,7 @@ class Decision:
         claims: names to claim, or whose claim to keep; every other claim of this worker is given up.
         evict: resident checkpoints that may go now, the first of them first.
         load: names to load without waiting for a message to be read.
+        after: names that it would claim if another worker had not done so.
         fail: names whose messages are to be read although nobody can load them: each is answered with the error.
     """
 
@@ -131,6 +132,7 @@ class Decision:
     claims: frozenset[str] = frozenset()
     evict: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     fail: tuple[str, ...] = ()
 
 
@@ -173,6 +175,7 @@ class _Choice:
         self._claims: list[str] = []
         self._read: list[str] = []
         self._load: list[str] = []
+        self._after: list[str] = []
         self._leaving: tuple[str, ...] = ()
 
     def made(self) -> Decision:
@@ -199,6 +202,7 @@ class _Choice:
             claims=frozenset(self._claims),
             evict=self._leaving,
             load=tuple(self._load),
+            after=tuple(self._after),
             fail=fail,
         )
 
@@ -249,7 +253,10 @@ class _Choice:
     def _consider(self, name: str, patience: float) -> None:
         """Claim a checkpoint if it fits, or if what has to go for it may go; read it once there is room."""
         demand, mine = self._of(name), name in self._view.claims
-        if demand.claimed or (demand.age < patience and not mine):
+        if demand.age < patience and not mine:
+            return
+        if demand.claimed:
+            self._after += [name] * (demand.depth > 0)
             return
         if self._size(name) <= self._free:
             if demand.depth or self._may_reserve(name):
