@@ -97,7 +97,7 @@ def overview(on: PredictionApp, timeout: float) -> Overview:
     with on.connection_for_read() as connection:
         client = connection.default_channel.client
         announced = announcements.read(client, on.settings.namespace, on.settings.names)
-        entries = {entry.node: entry for entry in sorted(announced.workers, key=lambda entry: entry.started)}
+        entries = _by_node(announced.workers)
         workers = workers_of(on, timeout, expected=list(entries))
         served = {name for each in workers for name in each.holdings["serves"]}
         more = sorted(served - set(on.settings.names))
@@ -110,6 +110,13 @@ def overview(on: PredictionApp, timeout: float) -> Overview:
     ]
     queues = [queue_view(queue, workers, silent) for queue in found]
     return Overview(time.time(), tuple(workers), tuple(silent), tuple(queues))
+
+
+def all_workers(on: PredictionApp, timeout: float) -> list[WorkerView]:
+    """Every worker that answers, by name; waits no longer than until all have that announce themselves."""
+    with on.connection_for_read() as connection:
+        announced = announcements.read(connection.default_channel.client, on.settings.namespace, ())
+    return workers_of(on, timeout, expected=list(_by_node(announced.workers)))
 
 
 def workers_of(
@@ -129,6 +136,11 @@ def workers_of(
         answers |= ask_all(on, "resident", {}, timeout, missing)
     found = [WorkerView(node, cast("Holdings", said)) for node, said in answers.items() if "serves" in said]
     return sorted(found, key=lambda each: each.node)
+
+
+def _by_node(entries: Iterable[announcements.WorkerEntry]) -> dict[str, announcements.WorkerEntry]:
+    """The entries by node name; where a worker has just been started again, the younger."""
+    return {entry.node: entry for entry in sorted(entries, key=lambda entry: entry.started)}
 
 
 def queue_view(

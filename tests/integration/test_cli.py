@@ -18,7 +18,7 @@ import pytest
 from tests.integration.commandline import TINY, CommandLine, laya_workers, until
 from worker.server import free_port
 
-COMMANDS = ["", "demo", "up", "worker", "submit", "checkpoints", "checkpoints build", "status", "doctor"]
+COMMANDS = ["", "demo", "up", "worker", "submit", "checkpoints", "checkpoints build", "status", "load", "unload", "doctor"]
 LOGIN = "someone:a-password"
 
 

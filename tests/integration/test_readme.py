@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from celery.worker.control import Panel
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers, until
+from worker import control, inspection  # noqa: F401 - Celery's command line knows their commands
 from worker.cli.commands import app as command_line
 from worker.server import free_port
 from worker.settings import WorkerSettings
@@ -139,9 +141,14 @@ def our_command_line_takes(arguments: list[str]) -> None:
 
 
 def celery_finds_the_app(arguments: list[str]) -> None:
-    flag, app, command = arguments
+    flag, app, command, *rest = arguments
     assert (flag, app) == ("-A", "worker")
-    assert command in {"worker", "flower"}
+    if command in {"inspect", "control"}:
+        assert Panel.meta[rest[0]].type == command
+        assert len(rest) - 1 <= len(Panel.meta[rest[0]].args or ())
+    else:
+        assert command in {"worker", "flower"}
+        assert rest == []
 
 
 def pip_extras_exist(arguments: list[str]) -> None:

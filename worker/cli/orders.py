@@ -13,7 +13,7 @@ from rich.text import Text
 from producer.app import PredictionApp, app
 from worker.cli.screen import Code, CommandError, err, out
 from worker.inspection import Holdings
-from worker.overview import ask_all, named, workers_of
+from worker.overview import all_workers, ask_all, named, workers_of
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A registered checkpoint.")]
 Worker = Annotated[
@@ -90,7 +90,7 @@ def carry_out(
     """
     until = time.monotonic() + timeout
     with err.status(f"{command} {arguments['name']}"):
-        before = {each.node: each.holdings for each in workers_of(on, ANSWER_SECONDS)}
+        before = {each.node: each.holdings for each in all_workers(on, ANSWER_SECONDS)}
         nodes = targets(list(before), worker)
         answers = dict(sorted(ask_all(on, command, arguments, ANSWER_SECONDS * 3, nodes).items()))
         ends = {node: refused_or_idle(answer) for node, answer in answers.items()}

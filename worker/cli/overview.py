@@ -99,7 +99,7 @@ def totals(seen: Overview, *, wide: bool) -> Text:
         f"{len(in_memory)} of {len(seen.queues)} {'checkpoints ' if wide else ''}in memory",
         f"{seen.waiting:,} waiting",
         f"{seen.in_flight:,} in flight",
-        f"{figure(seen.rate)} answers/s",
+        f"{figure(seen.rate)}{' answers' if wide else ''}/s",
     ]
     for fact in facts:
         line.append(f" · {fact}", style="not bold")
@@ -158,7 +158,7 @@ def holders(queue: QueueView, short: Mapping[str, str]) -> RenderableType:
         names += [Text(f"{short[node]} (loading)", style="yellow") for node in queue.loading_on]
         return Items(names)
     if queue.served_by:
-        return Text("nobody, until it is asked for", style="dim" if not queue.waiting else "yellow")
+        return Text("nobody yet", style="dim" if not queue.waiting else "yellow")
     return Text("no worker serves it", style="red" if queue.waiting else "dim")
 
 

@@ -22,7 +22,7 @@ from producer.request import PredictionOptions, PredictionRequest, route
 from producer.tasks import is_eager
 from worker.cli.answers import answers_table
 from worker.cli.screen import Code, CommandError, out, say
-from worker.overview import workers_of
+from worker.overview import all_workers
 from worker.presets import PRESETS
 
 EXAMPLE = 'laya-workers submit "My parcel never arrived" --preset triage'
@@ -80,7 +80,7 @@ async def ask(text: str, questions: Mapping[str, Any], timeout: float, options: 
         request = PredictionRequest(text, questions, given)
         checkpoint = route(request, settings.names, settings.default_checkpoint)["model"]
         with suppress(OperationalError, RedisError, OSError):  # the request itself says what is the matter
-            workers = await asyncio.to_thread(workers_of, app, ANSWER_SECONDS)
+            workers = await asyncio.to_thread(all_workers, app, ANSWER_SECONDS)
             served = {name for worker in workers for name in worker.holdings["serves"]}
             if not workers and not asking.done():
                 say(f"no worker answers yet; waiting {timeout:g} s for one that serves {checkpoint}")
