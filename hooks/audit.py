@@ -31,16 +31,16 @@ class AuditSettings(BaseSettings):
     """What the audit log reads from the environment."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LAYA_AUDIT_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
+        env_prefix="LAYA_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
     )
 
-    file: str = Field("-", description="File of the audit log, appended to; `-` is standard output.")
-    key: SecretStr | None = Field(
+    audit_file: str = Field("-", description="File of the audit log, appended to; `-` is standard output.")
+    audit_key: SecretStr | None = Field(
         None,
         description="Key of the digests that stand for states in the audit log. The same key gives equal states equal "
         "digests on all workers; unset, each process makes up its own.",
     )
-    states: bool = Field(default=False, description="Write states in clear into the audit log.")
+    audit_states: bool = Field(default=False, description="Write states in clear into the audit log.")
 
 
 class AuditLog(BaseHook):
@@ -59,9 +59,9 @@ class AuditLog(BaseHook):
             OSError: the file cannot be opened.
         """
         self.settings = settings or AuditSettings()
-        key = self.settings.key
+        key = self.settings.audit_key
         self._key = key.get_secret_value().encode() if key is not None else secrets.token_bytes(32)
-        self._lines = _handler(self.settings.file)
+        self._lines = _handler(self.settings.audit_file)
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""
@@ -99,7 +99,7 @@ class AuditLog(BaseHook):
             # An error's text can quote the request: its class says what kind of end it was.
             "error": None if ctx.error is None else type(ctx.error).__name__,
         }
-        if self.settings.states:
+        if self.settings.audit_states:
             record["texts"] = _listed(ctx.states)
         return record
 

@@ -25,7 +25,7 @@ STATE = "my card is 4111-1111-1111-1111"
 class Log:
     def __init__(self, file: Path, **settings: Any) -> None:
         self.file = file
-        self.hook = AuditLog(AuditSettings(file=str(file), **settings))
+        self.hook = AuditLog(AuditSettings(audit_file=str(file), **settings))
         self.router = Router(
             models={"multilingual": str(GOLDEN / "multilingual")}, device="cpu", hooks=self.hook, defer_load=True
         )
@@ -52,7 +52,7 @@ def make_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
 
 @pytest.fixture
 def log(make_log: Callable[..., Log]) -> Log:
-    return make_log(key="one key for all workers")
+    return make_log(audit_key="one key for all workers")
 
 
 def test_a_line_says_what_was_answered_by_what_and_how_sure(log: Log) -> None:
@@ -81,8 +81,8 @@ def test_the_identity_names_the_content_that_answered(log: Log) -> None:
 
 
 def test_a_state_is_a_digest_that_the_key_decides(log: Log, make_log: Callable[..., Log]) -> None:
-    same = make_log("same.jsonl", key="one key for all workers")
-    other = make_log("other.jsonl", key="another key")
+    same = make_log("same.jsonl", audit_key="one key for all workers")
+    other = make_log("other.jsonl", audit_key="another key")
     for one in (log, same, other):
         one.predict(STATE, QUESTIONS)
     digests = [one.lines()[0]["states"][0] for one in (log, same, other)]
@@ -96,7 +96,7 @@ def test_without_a_key_no_two_processes_have_the_same_digests(make_log: Callable
 
 
 def test_states_stand_in_clear_only_where_they_are_asked_for(make_log: Callable[..., Log]) -> None:
-    log = make_log("clear.jsonl", states=True)
+    log = make_log("clear.jsonl", audit_states=True)
     log.predict(STATE, QUESTIONS)
     assert log.lines()[0]["texts"] == [STATE]
 
@@ -142,6 +142,6 @@ def test_the_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("LAYA_AUDIT_FILE", str(tmp_path / "a.jsonl"))
     monkeypatch.setenv("LAYA_AUDIT_KEY", "hidden words")
     hook = AuditLog()
-    assert hook.settings.file == str(tmp_path / "a.jsonl")
+    assert hook.settings.audit_file == str(tmp_path / "a.jsonl")
     assert "hidden words" not in repr(hook.settings)
     hook.close()

@@ -16,6 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from producer.checkpoints import BUILT_IN
+from hooks.audit import AuditSettings
+from hooks.cache_settings import CacheSettings
 from producer.settings import ProducerSettings
 from worker.settings import WorkerSettings
 
@@ -37,8 +39,14 @@ def shown_default(value: Any) -> str:
     return "-" if value is None or value == () else f"`{str(value).lower()}`"
 
 
-def row(name: str, field: FieldInfo) -> str:
-    reader = "backend, worker" if name in ProducerSettings.model_fields else "worker"
+SETTINGS_OF_HOOKS: dict[str, dict[str, FieldInfo]] = {
+    "`hooks.SkipCache`": CacheSettings.model_fields,
+    "`hooks.AuditLog`": AuditSettings.model_fields,
+}
+
+
+def row(name: str, field: FieldInfo, reader: str = "") -> str:
+    reader = reader or ("backend, worker" if name in ProducerSettings.model_fields else "worker")
     description = (field.description or "").replace("|", "\\|")
     return f"| `{variable(name, field)}` | {shown_default(field.default)} | {reader} | {description} |"
 
@@ -46,7 +54,10 @@ def row(name: str, field: FieldInfo) -> str:
 def test_the_settings_table_is_what_the_classes_read() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     written = [line for line in page.splitlines() if line.startswith("| `")]
-    assert written == [row(name, field) for name, field in WorkerSettings.model_fields.items()]
+    rows = [row(name, field) for name, field in WorkerSettings.model_fields.items()]
+    for hook, settings in SETTINGS_OF_HOOKS.items():
+        rows += [row(name, field, hook) for name, field in settings.items() if name not in WorkerSettings.model_fields]
+    assert written == rows
 
 
 def names_of(requirements: list[str]) -> set[str]:
