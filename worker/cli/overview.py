@@ -29,11 +29,12 @@ LONG_WAIT = 10.0
 
 
 class Items:
-    """Short texts beside each other with commas, as many to a line as fit; none is broken that fits a line."""
+    """Short texts beside each other, as many to a line as fit; none is broken that fits a line."""
 
-    def __init__(self, items: Sequence[Text]) -> None:
-        """Take the texts."""
+    def __init__(self, items: Sequence[Text], separator: str = ",") -> None:
+        """Take the texts, and what stands behind each but the last."""
         self._items = items
+        self._separator = separator
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """From the longest of them to all on one line."""
@@ -47,11 +48,11 @@ class Items:
         del console
         line = Text()
         for place, item in enumerate(self._items):
-            comma = "," if place < len(self._items) - 1 else ""
-            if line and line.cell_len + 1 + item.cell_len + len(comma) > options.max_width:
+            behind = self._separator if place < len(self._items) - 1 else ""
+            if line and line.cell_len + 1 + item.cell_len + len(behind) > options.max_width:
                 yield line
                 line = Text()
-            line = Text.assemble(line, " " if line else "", item, comma)
+            line = Text.assemble(line, " " if line else "", item, behind)
         yield line
 
 
@@ -87,7 +88,7 @@ def view(seen: Overview, width: int, trend: Mapping[str, float] | None = None) -
     return Group(*parts)
 
 
-def totals(seen: Overview, *, wide: bool) -> Text:
+def totals(seen: Overview, *, wide: bool) -> Items:
     """The line above the tables."""
     count = len(seen.workers)
     line = Text(f"{count} worker{'' if count == 1 else 's'}", style="bold" if count else "bold red")
@@ -101,11 +102,10 @@ def totals(seen: Overview, *, wide: bool) -> Text:
         f"{seen.in_flight:,} in flight",
         f"{figure(seen.rate)}{' answers' if wide else ''}/s",
     ]
-    for fact in facts:
-        line.append(f" · {fact}", style="not bold")
+    parts = [line, *map(Text, facts)]
     if failed:
-        line.append(f" · {failed:,} errors", style="not bold yellow")
-    return line
+        parts.append(Text(f"{failed:,} errors", style="yellow"))
+    return Items(parts, " ·")
 
 
 def workers_table(seen: Overview, *, wide: bool) -> Table:
