@@ -3,9 +3,11 @@
 Decides and nothing more: loading weights and running passes is left to the checkpoint kinds.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
 AUTO = "auto"
 
@@ -83,6 +85,26 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     if dtype == torch.float32:
         return nullcontext()
     return torch.autocast(device.type, dtype=dtype)
+
+
+def to_host(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Have what is being computed copied to the host; what is returned waits for it.
+
+    On CUDA the copy follows what was launched before it and nothing that is launched later, so that a pass can be
+    launched behind this one and hold up neither. Elsewhere this waits at once.
+    """
+    if tensors[0].device.type != "cuda":
+        here = tuple(tensor.cpu() for tensor in tensors)
+        return lambda: here
+    copies = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+    copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # sleeps: others need the processor
+    copied.record(torch.cuda.current_stream(tensors[0].device))
+
+    def arrived() -> tuple[Tensor, ...]:
+        copied.synchronize()
+        return copies
+
+    return arrived
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

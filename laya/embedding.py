@@ -15,7 +15,7 @@ probability of its likeliest option before any temperature.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -142,6 +142,11 @@ class EmbeddingKind:
         }
         indistinct = {q.id: plan.options for q, plan in zip(questions, plans, strict=True) if plan.options}
         return EncodedState(rows, {**usage, "options": indistinct} if indistinct else usage)
+
+    def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
+        """Run a pass at once: likeness is the host's work, and waits for the device."""
+        scores = self.forward(rows)
+        return lambda: scores
 
     def forward(self, rows: Sequence[Row]) -> list[RowScores]:
         """Score any mix of rows, in order; each distinct text is embedded once."""

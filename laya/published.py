@@ -6,7 +6,7 @@ directory. Choosing the directory and the device, and decoding scores into answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig
 
-from laya.device import autocast, pick_precision
+from laya.device import autocast, pick_precision, to_host
 from laya.encoding import QuestionTokens, SpecialIds, TextTokenizer, lay_out, tokenize_question, usage_of
 from laya.files import read_json
 from laya.lru import LruCache
@@ -104,21 +104,35 @@ class PublishedKind:
 
     def forward(self, rows: Sequence[Row]) -> list[RowScores]:
         """Run one pass over any mix of rows and score each, in order."""
+        return self.launch(rows)()
+
+    def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
+        """Begin one pass over any mix of rows; what is returned waits for the score of each, in order."""
         if not rows:
-            return []
-        ids = pad_sequence([row.payload.ids for row in rows], batch_first=True).to(self.device)
-        lengths = torch.tensor([row.tokens for row in rows], device=self.device)
-        markers = pad_sequence([row.payload.markers for row in rows], batch_first=True).to(self.device)
-        options = torch.tensor([row.question.k for row in rows], device=self.device)
-        qtypes = torch.tensor([row.question.type_index for row in rows], device=self.device)
+            return list
+        ids = self._put(pad_sequence([row.payload.ids for row in rows], batch_first=True))
+        lengths = self._put(torch.tensor([row.tokens for row in rows]))
+        markers = self._put(pad_sequence([row.payload.markers for row in rows], batch_first=True))
+        options = self._put(torch.tensor([row.question.k for row in rows]))
+        qtypes = self._put(torch.tensor([row.question.type_index for row in rows]))
         with torch.inference_mode(), autocast(self.device, self.dtype):
             logits, act = self.model(
                 ids, _first(lengths, ids.shape[1]).long(), qtypes, markers, _first(options, markers.shape[1])
             )
-        return [
-            RowScores(tuple(scores[: row.question.k]), probability)
-            for row, scores, probability in zip(rows, logits.tolist(), act.tolist(), strict=True)
-        ]
+        arrived = to_host(logits, act)
+
+        def scores() -> list[RowScores]:
+            logits, act = arrived()
+            return [
+                RowScores(tuple(scores[: row.question.k]), probability)
+                for row, scores, probability in zip(rows, logits.tolist(), act.tolist(), strict=True)
+            ]
+
+        return scores
+
+    def _put(self, tensor: Tensor) -> Tensor:
+        """On the device. CUDA takes it in order with its passes, so nobody has to wait for the one under way."""
+        return tensor.to(self.device, non_blocking=self.device.type == "cuda")
 
 
 def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None) -> PublishedKind:

@@ -4,7 +4,7 @@ One row is one (state, question) pair, ready for the device. What a row's payloa
 kind that made it; everything that schedules rows reads their cost in tokens and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,5 +71,13 @@ class Kind(Protocol):
             ValueError: the options of a question do not fit; the message names it and the budgets to change.
         """
 
+    def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
+        """Begin one pass over any mix of rows (states and questions may differ).
+
+        Returns:
+            What waits for the pass, once, and gives the score of each row, in order. Where the device computes beside
+            the host, the pass is under way until then, and another may be launched behind it.
+        """
+
     def forward(self, rows: Sequence[Row]) -> list[RowScores]:
-        """Run one pass over any mix of rows (states and questions may differ) and score each, in order."""
+        """Run one pass: launch it and wait for it."""

@@ -1,8 +1,13 @@
 """A simulated checkpoint: its passes take time and compute nothing, for benchmarks and for tests of scheduling.
 
-A forward costs `pass_ms` + `row_ms` × rows + `token_ms` × padded tokens, one at a time on a device of its own; loading
-costs `load_s`. Answers follow from state and question alone, so that a test sees a row that went astray. Whatever it
-answers names it as simulated, and so must every figure that was measured with it.
+A pass costs `pass_ms` + `row_ms` × rows + `token_ms` × padded tokens, one at a time on a device of its own; loading
+costs `load_s`. The device computes beside the host and has a clock of its own, as a GPU has: a pass begins when it was
+launched or when the one before it ends, whichever is later, and ends exactly its cost afterwards. A thread that wakes
+late from waiting for it delays what it launches next, not what it had launched already. So all time that the device
+stands idle is the host's doing, and counts.
+
+Answers follow from state and question alone, so that a test sees a row that went astray. Whatever it answers names it
+as simulated, and so must every figure that was measured with it.
 """
 
 from __future__ import annotations
@@ -23,8 +28,23 @@ from laya.rows import EncodedState, Row, RowScores
 ARCHITECTURE: Final = "simulated"
 """The `architecture` of its `rl_agent_config.json`."""
 
-_devices: dict[str, threading.Lock] = {}
-_devices_lock = threading.Lock()
+
+class _Clock:
+    """When a device is free: passes of all its checkpoints come one after the other."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0  # time.perf_counter()
+        self._lock = threading.Lock()
+
+    def take(self, seconds: float) -> float:
+        """Queue a pass, and return when it ends."""
+        with self._lock:
+            self._free_at = max(time.perf_counter(), self._free_at) + seconds
+            return self._free_at
+
+
+_clocks: dict[str, _Clock] = {}
+_clocks_lock = threading.Lock()
 
 
 def write_checkpoint(
@@ -74,14 +94,12 @@ class SimulatedKind:
         row_ms: float = 0.5,
         token_ms: float = 0.0,
         device: str = "0",
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Cost this much; see the module."""
         self.pass_ms, self.row_ms, self.token_ms = pass_ms, row_ms, token_ms
-        self.device = torch.device("cpu")
-        self._sleep = sleep
-        with _devices_lock:
-            self._turn = _devices.setdefault(device, threading.Lock())
+        self.device = torch.device("meta")  # torch's name for a device that computes nothing
+        with _clocks_lock:
+            self._clock = _clocks.setdefault(device, _Clock())
 
     def encode(self, state: object, questions: Sequence[Question], max_len: int, head_max_len: int) -> EncodedState:
         """One row a question; a token is four characters of state and question, at most `max_len` of them."""
@@ -106,11 +124,19 @@ class SimulatedKind:
         return EncodedState(tuple(rows), usage)
 
     def forward(self, rows: Sequence[Row]) -> list[RowScores]:
-        """Take the time that these rows cost, while no other pass of the device runs."""
+        """Take the time that these rows cost, after the passes that were launched before."""
+        return self.launch(rows)()
+
+    def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
+        """Begin a pass; what is returned sleeps until it is over."""
         padded = len(rows) * max(row.tokens for row in rows)
-        with self._turn:
-            self._sleep((self.pass_ms + self.row_ms * len(rows) + self.token_ms * padded) / 1000)
-        return [self._scores(row) for row in rows]
+        ends_at = self._clock.take((self.pass_ms + self.row_ms * len(rows) + self.token_ms * padded) / 1000)
+
+        def scores() -> list[RowScores]:
+            time.sleep(max(0.0, ends_at - time.perf_counter()))
+            return [self._scores(row) for row in rows]
+
+        return scores
 
     @staticmethod
     def _scores(row: Row) -> RowScores:

@@ -112,12 +112,15 @@ class WatchedKind:
         encoded: EncodedState = self._kind.encode(state, questions, max_len, head_max_len)
         return encoded
 
-    def forward(self, rows: Sequence[Row]) -> list[RowScores]:
+    def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
         self.passes.append(len(rows))
         if self.before_forward is not None:
             self.before_forward()
-        scores: list[RowScores] = self._kind.forward(rows)
-        return scores
+        collect: Callable[[], list[RowScores]] = self._kind.launch(rows)
+        return collect
+
+    def forward(self, rows: Sequence[Row]) -> list[RowScores]:
+        return self.launch(rows)()
 
 
 def watch(agent: Any, before_forward: Callable[[], None] | None = None) -> WatchedKind:

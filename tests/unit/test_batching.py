@@ -33,14 +33,19 @@ class GatedKind(SimulatedKind):
         self.gate.set()
         self.entered = threading.Event()
 
-    def forward(self, rows: Sequence[Row]) -> list[RowScores]:
-        self.entered.set()
-        assert self.gate.wait(DEADLINE_S)
+    def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
+        collect = super().launch(rows)
         self.passes.append(list(rows))
-        error = self.fails(rows)
-        if error is not None:
-            raise error
-        return super().forward(rows)
+
+        def scores() -> list[RowScores]:
+            self.entered.set()
+            assert self.gate.wait(DEADLINE_S)
+            error = self.fails(rows)
+            if error is not None:
+                raise error
+            return collect()
+
+        return scores
 
 
 def rows_of(kind: SimulatedKind, state: str, number: int = 1) -> list[Row]:
@@ -86,7 +91,7 @@ def test_a_call_waits_for_its_own_rows_only(batching: Batching) -> None:
     kind.gate.clear()
     slow = batching.submit(kind, rows_of(kind, "slow"))
     other = GatedKind()
-    other.device = type(kind.device)("meta")  # another device has another thread
+    other.device = type(kind.device)("cpu")  # another device has another thread
     assert len(batching.submit(other, rows_of(other, "fast")).result()) == 1
     kind.gate.set()
     assert len(slow.result()) == 1
@@ -127,10 +132,46 @@ def test_the_thread_of_a_device_lives_on_after_a_pass_that_failed(batching: Batc
     assert len(batching.submit(kind, rows_of(kind, "two")).result()) == 1
 
 
+def test_a_full_pass_is_launched_behind_the_one_under_way(batching: Batching, busy: tuple[GatedKind, Pending]) -> None:
+    kind, first = busy
+    calls = [batching.submit(kind, rows_of(kind, f"state {place}", 16)) for place in range(3)]
+    deadline = time.monotonic() + DEADLINE_S
+    while len(kind.passes) < 2:
+        assert time.monotonic() < deadline, "the second pass waited for the first to end"
+        time.sleep(0.001)
+    kind.gate.set()
+    assert [len(call.result()) for call in (first, *calls)] == [1, 16, 16, 16]
+    assert [len(rows) for rows in kind.passes] == [1, 32, 16]
+
+
+def test_a_pass_that_is_not_full_waits_for_a_free_device(batching: Batching, busy: tuple[GatedKind, Pending]) -> None:
+    kind, first = busy
+    calls = [batching.submit(kind, rows_of(kind, "same length")) for _ in range(31)]
+    kind.gate.set()
+    assert [len(call.result()) for call in (first, *calls)] == [1] * 32
+    assert [len(rows) for rows in kind.passes] == [1, 31]
+
+
+def test_a_pass_that_fails_behind_another_is_cut_when_the_other_has_ended(
+    batching: Batching, busy: tuple[GatedKind, Pending]
+) -> None:
+    kind, first = busy
+    bad = rows_of(kind, "bad")
+    kind.fails = lambda rows: ZeroDivisionError("bad row") if bad[0] in rows else None
+    good = [batching.submit(kind, rows_of(kind, f"good {place}")) for place in range(40)]
+    failing = batching.submit(kind, bad)
+    more = [batching.submit(kind, rows_of(kind, f"more {place}")) for place in range(40)]
+    kind.gate.set()
+    assert [len(call.result()) for call in (first, *good, *more)] == [1] * 81
+    with pytest.raises(ZeroDivisionError, match="bad row"):
+        failing.result()
+
+
 def test_a_kind_that_answers_for_too_few_rows_fails_their_calls_and_hangs_nobody(batching: Batching) -> None:
     class Short(GatedKind):
-        def forward(self, rows: Sequence[Row]) -> list[RowScores]:
-            return super().forward(rows)[:-1]
+        def launch(self, rows: Sequence[Row]) -> Callable[[], list[RowScores]]:
+            collect = super().launch(rows)
+            return lambda: collect()[:-1]
 
     kind = Short()
     with pytest.raises(ValueError, match="shorter"):
@@ -175,7 +216,7 @@ def test_after_it_ran_out_of_memory_a_device_takes_smaller_passes(batching: Batc
 def test_passes_are_as_large_as_before_some_time_after_memory_ran_out(
     batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laya.batching.SMALLER_FOR_S", 0.0)
+    monkeypatch.setattr("laya.forwarding.SMALLER_FOR_S", 0.0)
     kind = GatedKind()
     run_out_of_memory(batching, kind)
     kind.passes.clear()
