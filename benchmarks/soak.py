@@ -1,0 +1,399 @@
+"""A deployment under load whose parts are killed again and again, and the ledger of every request.
+
+    python -m benchmarks.soak --minutes 20 --json soak.json
+    python -m benchmarks.soak --memory 200000
+
+Two supervised workers serve three simulated checkpoints, of which each holds two, on a server that keeps a journal.
+Requests come one by one and in bulk, with and without deadlines; some are invalid, some raise, hang or kill their
+worker. Every few seconds something is killed at random, by a seed. The second form sends requests through one worker
+and one producer without any fault, and compares their memory before and after.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+import redis
+from kombu.utils.uuid import uuid
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.crew import Crew
+from benchmarks.figures import Figure, arguments, at_most, report, told
+from benchmarks.soak_ledger import Ledger, is_silence
+from benchmarks.soak_memory import memory
+from laya.simulated import write_checkpoint
+from producer.app import PredictionApp
+from producer.errors import LayaError
+from producer.settings import ProducerSettings
+from producer.tasks import register
+from tests.faults.proxy import Proxy
+from worker.server import EmbeddedServer
+
+CHECKPOINTS: Final = ("english", "multilingual", "typed-decisions")
+QUESTIONS: Final[dict[str, Any]] = {
+    "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "support": None}},
+    "angry": {"type": "noul", "instructions": "The customer is angry."},
+}
+HANG_S: Final = 6
+START_S: Final = 4.0
+"""Seconds that a worker takes to start. A fault is felt so long, and for the visibility timeout besides."""
+
+SETTLE_S: Final = 180.0
+"""Seconds that the last requests get after the last fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long, how fast, and how often what happens; times in seconds, rates a second."""
+
+    seconds: float
+    rate: float = 40.0
+    bulk_rate: float = 3.0
+    fault_every: tuple[float, float] = (6.0, 16.0)
+    poison_every: float = 75.0
+    hang_every: float = 90.0
+    visibility: int = 5
+
+
+class Deployment:
+    """A server behind a proxy, workers that are supervised, and a backend that reaches the server directly."""
+
+    def __init__(self, home: Path, visibility: int) -> None:
+        """Describe it; messages come back after `visibility` seconds."""
+        self.server = EmbeddedServer(directory=home / "data", appendonly=True, options={"appendfsync": "always"})
+        self.server.start()
+        assert self.server.port is not None
+        self.proxy = Proxy(self.server.port)
+        self.proxy.__enter__()
+        listed = ",".join(
+            f"{name}={write_checkpoint(home / name, pass_ms=3.0, row_ms=0.1, load_s=0.2)}" for name in CHECKPOINTS
+        )
+        environment = {
+            "LAYA_BROKER_URL": self.proxy.url,
+            "LAYA_CHECKPOINTS": listed,
+            "LAYA_MAX_LOADED": "2",
+            "LAYA_DWELL": "1",
+            "LAYA_VISIBILITY_TIMEOUT": str(visibility),
+            "LAYA_HANG_SECONDS": str(HANG_S),
+            "LAYA_HOOKS": "benchmarks.soak_hooks.Misbehave",
+            "LAYA_RUN_DIR": str(home / "run"),
+        }
+        self.crew = Crew(home, ("red", "blue"), environment, "-c", "16")
+        self.app = PredictionApp(
+            ProducerSettings(broker_url=self.server.url, checkpoints=listed, visibility_timeout=visibility)
+        )
+        self.one, self.many = register(self.app)
+        self.client = redis.Redis.from_url(self.server.url)
+
+    def __enter__(self) -> Self:
+        """Start the workers, and wait until both take messages."""
+        self.crew.__enter__()
+        until(lambda: all(" ready." in self.crew.log(name) for name in self.crew.names), 60, "the workers' start")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End everything."""
+        self.proxy.forward()
+        self.proxy.cut()
+        self.crew.__exit__(None, None, None)
+        self.app.close()
+        self.app.backend.client.close()
+        self.client.close()
+        self.proxy.__exit__(None, None, None)
+        self.server.stop()
+
+
+# --- load ---
+
+
+class Load:
+    """Publishes requests of every kind from some threads, and writes down what their callers see."""
+
+    def __init__(self, at: Deployment, ledger: Ledger, plan: Plan, seed: int) -> None:
+        """Describe it; `start` begins."""
+        self._at, self._ledger, self._plan = at, ledger, plan
+        self._over = threading.Event()
+        streams: list[tuple[Callable[[random.Random], None], float]] = [
+            (self._single, plan.rate / 2),
+            (self._single, plan.rate / 2),
+            (self._bulk, plan.bulk_rate),
+            (lambda moments: self._publish("die", "die", moments), 1 / plan.poison_every),
+            (self._hang, 1 / plan.hang_every),
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, args=(*stream, seed + number), daemon=True)
+            for number, stream in enumerate(streams)
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Publish no more."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, step: Callable[[random.Random], None], rate: float, seed: int) -> None:
+        moments = random.Random(seed)
+        while not self._over.wait(moments.expovariate(rate) if rate > 1 else moments.uniform(0.3, 0.7) / rate):
+            step(moments)
+
+    def _single(self, moments: random.Random) -> None:
+        luck = moments.random()
+        if luck < 0.05:
+            self._publish("nap", f"nap {moments.uniform(0.05, 1.0):.2f}", moments)
+        elif luck < 0.15:
+            self._publish("deadline", f"nap {moments.uniform(0, 1.0):.2f}", moments, expires=moments.uniform(0.3, 3.0))
+        elif luck < 0.18:
+            self._publish("raise", "raise", moments)
+        elif luck < 0.21:
+            self._publish_unchecked()
+        else:
+            self._publish("one", f"ticket {moments.random()}", moments)
+
+    def _hang(self, moments: random.Random) -> None:
+        if moments.random() < 0.5:
+            self._publish("hang", "hang", moments)
+        else:
+            self._publish("hang with a deadline", "hang", moments, expires=2.0)
+
+    def _publish(self, kind: str, state: str, moments: random.Random, **options: Any) -> None:
+        model = moments.choices(CHECKPOINTS, (6, 3, 1))[0]
+        call = partial(self._at.one.apply_async, (state, QUESTIONS), {"model": model}, **options)
+        self._send(kind, call)
+
+    def _bulk(self, moments: random.Random) -> None:
+        count = moments.randrange(4, 33)
+        requests = [
+            {"state": f"ticket {moments.random()}", "questions": QUESTIONS, "model": moments.choice(CHECKPOINTS)}
+            for _ in range(count)
+        ]
+        self._send("many", partial(self._at.many.apply_async, (requests,)), count)
+
+    def _publish_unchecked(self) -> None:
+        """A request that another producer made, and that no backend of ours would have let through."""
+        bad = {"q": {"type": "oracle", "instructions": "?"}}
+        task, queue = self._at.one.name, f"laya.{CHECKPOINTS[0]}"
+        self._send("invalid", partial(self._at.app.send_task, task, ("x", bad), queue=queue))
+
+    def _send(self, kind: str, call: Callable[..., Any], requests: int = 1) -> None:
+        task_id = uuid()
+        self._ledger.submit(task_id, kind, requests)
+        future = self._at.app.backend.watch.expect(task_id)
+        try:
+            call(task_id=task_id)
+        except LayaError as error:
+            future.cancel()
+            self._ledger.refuse(task_id, error)
+            return
+        except Exception as error:  # noqa: BLE001 - send_task is Celery's own, with Celery's own errors
+            future.cancel()
+            self._ledger.refuse(task_id, error)
+            return
+        future.add_done_callback(partial(self._seen, task_id))
+
+    def _seen(self, task_id: str, future: Any) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._ledger.settle(task_id, future.result())
+        elif not is_silence(error):
+            self._ledger.settle(task_id, {"status": "FAILURE", "result": error})
+
+
+# --- faults ---
+
+
+def faults_of(at: Deployment, moments: random.Random) -> dict[str, Callable[[], None]]:
+    """What may happen, by name."""
+
+    def some_worker() -> str:
+        return moments.choice(at.crew.names)
+
+    def kill_both() -> None:
+        for name in at.crew.names:
+            at.crew.signal(name, signal.SIGKILL)
+
+    def restart(end: Callable[[], None]) -> None:
+        end()
+        time.sleep(moments.uniform(0, 2))
+        at.server.start()
+
+    def cut() -> None:
+        for _ in range(3):
+            at.proxy.cut()
+            time.sleep(0.5)
+
+    def silence() -> None:
+        at.proxy.silence()
+        time.sleep(moments.uniform(1, 6))
+        at.proxy.forward()
+
+    return {
+        "a worker is killed": lambda: at.crew.signal(some_worker(), signal.SIGKILL),
+        "both workers are killed": kill_both,
+        "a worker is asked to end": lambda: at.crew.signal(some_worker(), signal.SIGTERM),
+        "the server is killed": lambda: restart(at.server.kill),
+        "the server is restarted": lambda: restart(at.server.stop),
+        "connections are cut": cut,
+        "the network goes silent": silence,
+    }
+
+
+def disturb(at: Deployment, ledger: Ledger, plan: Plan, seed: int, say: Callable[[str], None]) -> None:
+    """Let faults happen until the time is over; each kind comes before one comes again."""
+    moments = random.Random(seed)
+    faults = faults_of(at, moments)
+    ends = time.monotonic() + plan.seconds
+    waiting: list[str] = []
+    while (left := ends - time.monotonic()) > 0:
+        time.sleep(min(left, moments.uniform(*plan.fault_every)))
+        if time.monotonic() >= ends:
+            return
+        if not waiting:
+            waiting = moments.sample(sorted(faults), len(faults))
+        what = waiting.pop()
+        started = time.monotonic()
+        faults[what]()
+        ledger.fault(what, started, time.monotonic() + plan.visibility + START_S)
+        say(f"{plan.seconds - (ends - time.monotonic()):6.0f} s  {what}")
+
+
+# --- the ledger's end ---
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> bool:
+    """Wait for a condition; whether it came about.
+
+    Raises:
+        TimeoutError: it did not, and nothing can go on without it.
+    """
+    ends = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > ends:
+            if what:
+                raise TimeoutError(f"{what} did not come about within {seconds:.0f} s")
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def read_store(at: Deployment, ledger: Ledger, ids: list[str]) -> None:
+    """Settle, by what is stored, messages whose callers lost their wait; a stored outcome that differs is a second."""
+    backend = at.app.backend
+    for first in range(0, len(ids), 500):
+        some = ids[first : first + 500]
+        for task_id, stored in zip(some, at.client.mget([backend.get_key_for_task(one) for one in some]), strict=True):
+            if stored is not None and (meta := backend.decode_result(stored))["status"] in {"SUCCESS", "FAILURE"}:
+                ledger.settle(task_id, meta)
+
+
+def settle(at: Deployment, ledger: Ledger) -> None:
+    """Give the last requests their time, then compare what is stored with what was seen."""
+
+    def all_settled() -> bool:
+        read_store(at, ledger, ledger.open())
+        return not ledger.open()
+
+    until(all_settled, SETTLE_S, "")
+    until(lambda: at.client.hlen("unacked") == 0, 30, "")
+    read_store(at, ledger, list(ledger.entries))
+
+
+def quantile(values: list[float], share: float) -> float:
+    """A quantile, or 0 of nothing."""
+    return statistics.quantiles(values, n=100)[round(share * 100) - 1] if len(values) > 1 else sum(values)
+
+
+def figures_of(at: Deployment, ledger: Ledger) -> list[Figure]:
+    """What is claimed, and what is told."""
+    outside, inside = ledger.latencies()
+    lost = sum(count for (_, outcome), count in ledger.outcomes().items() if outcome == "lost")
+    wrong = sum(count for code, count in at.crew.ends.items() if code not in {0, 70, -signal.SIGKILL})
+    return [
+        told("requests submitted", sum(entry.requests for entry in ledger.entries.values()), ""),
+        told("faults", len(ledger.faults), ""),
+        at_most("lost", lost, 0, ""),
+        at_most("answered twice", len(ledger.changed), 0, ""),
+        at_most("other outcomes than a request of the kind has", sum(ledger.unexpected().values()), 0, ""),
+        told("set aside though harmless (killed three times by others)", ledger.innocent_poisoned(), ""),
+        at_most("messages left unacknowledged", int(at.client.hlen("unacked")), 0, ""),
+        at_most("workers that ended otherwise than by a kill, in order or as hung", wrong, 0, ""),
+        told("one request, outside faults: p50", quantile(outside, 0.5), "ms"),
+        told("one request, outside faults: p99", quantile(outside, 0.99), "ms"),
+        told("one request, inside faults: p50", quantile(inside, 0.5), "ms"),
+        told("one request, inside faults: p99", quantile(inside, 0.99), "ms"),
+    ]
+
+
+def show(at: Deployment, ledger: Ledger) -> None:
+    """The ledger itself."""
+    table = Table(title="Ledger", title_justify="left", header_style="bold")
+    for column in ("kind", "became", "requests"):
+        table.add_column(column, justify="right" if column == "requests" else "left")
+    for (kind, outcome), count in sorted(ledger.outcomes().items()):
+        table.add_row(kind, outcome, f"{count:,}")
+    for name, count in sorted(ledger.refused.items()):
+        table.add_row("(not submitted)", name, f"{count:,}")
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(table)
+    ends = ", ".join(f"{count} with {code}" for code, count in sorted(at.crew.ends.items()))
+    console.print(f"workers that ended: {ends or 'none'}")
+    for line in ledger.changed[:10]:
+        console.print(f"[red]answered twice:[/] {line}")
+
+
+def soak(home: Path, plan: Plan, seed: int) -> list[Figure]:
+    """Run the whole of it."""
+    ledger = Ledger()
+    with Deployment(home, plan.visibility) as at:
+        load = Load(at, ledger, plan, seed)
+        load.start()
+        disturb(at, ledger, plan, seed, lambda line: print(line, flush=True))
+        load.stop()
+        settle(at, ledger)
+        show(at, ledger)
+        return figures_of(at, ledger)
+
+
+def main() -> int:
+    """Measure, print and save."""
+    parser = arguments(__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long there is load and trouble (default: 5)")
+    parser.add_argument("--seed", type=int, default=1, help="what happens when (default: 1)")
+    parser.add_argument("--memory", type=int, metavar="N", help="send N requests without faults, and compare memory")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and data in this directory")
+    options = parser.parse_args()
+    if options.memory:
+        with tempfile.TemporaryDirectory(prefix="laya-memory-") as scratch:
+            figures = memory(Path(scratch), options.memory)
+        return report(f"{options.memory:,} requests through one worker and one producer", figures, options.json)
+    quick = Plan(
+        seconds=8.0, rate=15.0, bulk_rate=1.0, fault_every=(0.5, 1.5), poison_every=1000, hang_every=1000, visibility=2
+    )
+    plan = quick if options.quick else Plan(seconds=60 * options.minutes)
+    with tempfile.TemporaryDirectory(prefix="laya-soak-") as scratch:
+        home = options.keep or Path(scratch)
+        home.mkdir(parents=True, exist_ok=True)
+        figures = soak(home, plan, options.seed)
+    return report(f"Soak: {plan.seconds / 60:.1f} minutes, seed {options.seed}", figures, options.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
