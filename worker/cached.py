@@ -17,7 +17,7 @@ from hooks.scope import Scope
 from laya.identity import CheckpointIdentity
 from producer.errors import CheckpointUnavailable, InvalidRequest
 from producer.jsonform import JsonForm
-from producer.request import PredictionRequest, check
+from producer.request import PredictionRequest, check, route
 from worker.serving import ServingRouter
 from worker.settings import WorkerSettings
 
@@ -49,11 +49,9 @@ def key_of(settings: WorkerSettings, request: PredictionRequest, scope: Scope) -
         LayaError: the request cannot be asked; its checkpoint is not on this machine; JSON cannot express it.
     """
     checked = check(request, JsonForm(settings.limits))
-    router = ServingRouter(settings.model_copy(update={"hooks": ()}))
-    wishes = {name: checked.options.get(name) for name in ("model", "task", "lang", "lang_guess")}
-    decision = router.route(checked.state, checked.questions, **wishes)
-    checkpoint = router.resolve(decision["model"])
-    identity = router.identity(checkpoint)
+    decision = route(checked, settings.names, settings.default_checkpoint)
+    checkpoint = decision["model"]
+    identity = ServingRouter(settings.model_copy(update={"hooks": ()})).identity(checkpoint)
     if identity is None:
         raise CheckpointUnavailable(
             f"checkpoint {checkpoint!r} is not on this machine as a worker would load it, so its answers have no key "
