@@ -14,7 +14,6 @@ from typing import Any
 from celery import Celery
 from celery.result import AsyncResult
 
-from producer.checkpoints import queue_of
 from producer.errors import LayaError
 from worker.fleet import LocalFleet, answering
 from worker.interrupts import Interrupts
@@ -41,7 +40,6 @@ RESTARTS = 3
 """Times that one worker is started again before the demo goes on without it."""
 
 SETTINGS = {
-    "LAYA_MAX_LOADED": "1",
     "LAYA_VISIBILITY_TIMEOUT": str(VISIBILITY_SECONDS),
     # Two workers on one machine: one computing thread each is faster than both fighting for all cores.
     "OMP_NUM_THREADS": "1",
@@ -74,9 +72,9 @@ class WorkerSummary:
     resident: tuple[str, ...]
 
 
-def shares(checkpoints: Sequence[str], workers: int) -> list[Sequence[str]]:
-    """Which checkpoints each worker serves: dealt out in turn; all of them where there are fewer than workers."""
-    return [checkpoints[number::workers] or checkpoints for number in range(workers)]
+def first_loads(checkpoints: Sequence[str], workers: int) -> list[str]:
+    """Which checkpoint each worker loads at its start: dealt out in turn, again from the first where they are fewer."""
+    return [checkpoints[number % len(checkpoints)] for number in range(workers)]
 
 
 class Demo:
@@ -102,15 +100,18 @@ class Demo:
         self._finishes: dict[str, Finish] = {}
 
     def start_workers(self, checkpoints: Sequence[str]) -> None:
-        """Start both workers, share the checkpoints' queues out among them, and wait until they take requests.
+        """Start both workers, each with a checkpoint of its own, and wait until they take requests.
+
+        Each may serve all: what neither has loaded goes where there is room.
 
         Raises:
             DemoFailed: one ended, or did not answer in time.
         """
-        for name, share in zip(WORKERS, shares(checkpoints, len(WORKERS)), strict=True):
-            queues = ",".join(queue_of(checkpoint) for checkpoint in share)
-            options = ["--pool", "threads", "--concurrency", str(THREADS), "--queues", queues]
-            self._fleet.start_worker(name, options=options, LAYA_PRELOAD=share[0])
+        # What is preloaded stays, so that a third checkpoint needs a place of its own.
+        places = "1" if len(checkpoints) <= len(WORKERS) else "2"
+        options = ["--pool", "threads", "--concurrency", str(THREADS)]
+        for name, first in zip(WORKERS, first_loads(checkpoints, len(WORKERS)), strict=True):
+            self._fleet.start_worker(name, options=options, LAYA_PRELOAD=first, LAYA_MAX_LOADED=places)
         deadline = time.monotonic() + READY_SECONDS
         waiting = set(WORKERS)
         while waiting:

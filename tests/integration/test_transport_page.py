@@ -13,7 +13,9 @@ import pytest
 import redis
 from celery import chord
 
-from tests.integration.conftest import ROOT, wait_until
+from laya.simulated import write_checkpoint
+from producer.errors import CheckpointUnavailable
+from tests.integration.conftest import ROOT, Backend, WorkerProcess, wait_until
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
 from worker.server import EmbeddedServer
@@ -57,6 +59,31 @@ def test_the_users_of_the_page_can_do_their_work_and_no_more(
         for each in (app, operator):
             each.close()
             each.backend.client.close()
+
+
+def test_a_worker_that_serves_checkpoints_needs_no_more_than_the_page_gives_it(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        for line in USERS:
+            client.execute_command(*shlex.split(line.replace(">secret", "'>secret'")))
+        url = {name: server.url.replace("//", f"//laya-{name}:secret@") for name in ("producer", "worker")}
+        checkpoints = f"a={write_checkpoint(tmp_path / 'a')},b={write_checkpoint(tmp_path / 'b')},c=/nowhere"
+        settings = {"LAYA_BROKER_URL": url["worker"], "LAYA_CHECKPOINTS": checkpoints, "LAYA_MAX_LOADED": "1"}
+        backend = Backend(url["producer"], checkpoints=checkpoints)
+        worker = WorkerProcess(tmp_path / "worker.log", settings | {"LAYA_DWELL": "0.5"}, "-c", "2").start()
+        try:
+            question = {"yes": {"type": "noul", "instructions": "Is it so?"}}
+            for name in ("a", "b"):
+                assert backend.predict("hi", question, model=name)["routing"]["model"] == name
+            with pytest.raises(CheckpointUnavailable):
+                backend.predict("hi", question, model="c")
+            assert worker.terminate() == 0
+        finally:
+            worker.end()
+            backend.close()
+        assert [(entry["username"], entry["object"]) for entry in client.acl_log()] == []
+        assert not client.exists("laya.workers")
 
 
 def test_a_producer_of_the_page_cannot_take_messages(server: EmbeddedServer) -> None:
