@@ -14,7 +14,7 @@ from rich.console import Console
 from laya.questions import parse_questions
 from worker.cli.answers import BAR_WIDTH, answers_table, bar, distribution, fitting, percent, short_answer
 from worker.cli.demo import answer_lines
-from worker.demo import Reply, shares
+from worker.demo import Reply, first_loads
 from worker.presets import PRESETS, TRIAGE
 from worker.tickets import TICKETS
 
@@ -89,15 +89,11 @@ def test_a_ticket_that_failed_shows_its_error_in_its_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "shared"),
-    [
-        (["a"], [["a"], ["a"]]),
-        (["a", "b"], [["a"], ["b"]]),
-        (["a", "b", "c"], [["a", "c"], ["b"]]),
-    ],
+    ("checkpoints", "first"),
+    [(["a"], ["a", "a"]), (["a", "b"], ["a", "b"]), (["a", "b", "c"], ["a", "b"])],
 )
-def test_every_checkpoint_is_served_and_every_worker_has_one(checkpoints: list[str], shared: list[list[str]]) -> None:
-    assert shares(checkpoints, 2) == shared
+def test_every_worker_of_the_demo_begins_with_a_checkpoint_of_its_own(checkpoints: list[str], first: list[str]) -> None:
+    assert first_loads(checkpoints, 2) == first
 
 
 @pytest.mark.parametrize("name", PRESETS)
