@@ -59,7 +59,7 @@ class AtWork:
 
     Attributes:
         id, tag: of its task, and of its message.
-        seconds: for how long, time in which a checkpoint was loaded not counted.
+        seconds: for how long, time not counted in which a checkpoint was loaded or the result store was away.
         overdue: seconds since its deadline; negative before it, None without one.
     """
 
@@ -131,7 +131,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="laya-watchdog", daemon=True)
         self._free_since = time.monotonic()
         self._turned_at: float | None = None
-        self._loaded_at = 0.0
+        self._excused_at = 0.0
         self._seen: dict[str, float] = {}
         self._answered: set[str] = set()
         self._hung_since: float | None = None
@@ -198,8 +198,12 @@ class Watchdog:
             oldest=max((one.seconds for one in self._at_work()), default=0.0),
             queues=taker.queues if taker is not None else (),
             hung=verdict.reasons,
-            store_away=getattr(self._worker.app.backend, "waiting", 0),
+            store_away=self._store_away(),
         )
+
+    def _store_away(self) -> int:
+        waiting: int = getattr(self._worker.app.backend, "waiting", 0)
+        return waiting
 
     def _room(self) -> int:
         return max(0, room(self._worker.consumer)) if self.channel is not None else 0
@@ -214,8 +218,8 @@ class Watchdog:
                 logger.exception("the watchdog could not look")
 
     def _look(self) -> None:
-        if self._loading_s():
-            self._loaded_at = time.monotonic()
+        if self._loading_s() or self._store_away():
+            self._excused_at = time.monotonic()
         if not self._room():
             self._free_since = time.monotonic()  # who has no room asks for nothing, and is told nothing
         verdict = self._judge()
@@ -244,7 +248,7 @@ class Watchdog:
 
     def _turned_s(self, now: float) -> float:
         """Seconds since the loop came by; 0 before it first has, for a start takes the time it takes."""
-        return 0.0 if self._turned_at is None else now - max(self._turned_at, self._loaded_at)
+        return 0.0 if self._turned_at is None else now - max(self._turned_at, self._excused_at)
 
     def _loading_s(self) -> float:
         tally = getattr(self._worker.app.service, "tally", None)
@@ -259,7 +263,7 @@ class Watchdog:
         self._seen = {request.id: self._seen.get(request.id, now) for request in requests}
         found = []
         for request in requests:
-            since = max(self._seen.get(request.id, now), self._loaded_at)
+            since = max(self._seen.get(request.id, now), self._excused_at)
             found.append(AtWork(request.id, request.message.delivery_tag, now - since, _overdue(request, clock)))
         return found
 
