@@ -122,7 +122,7 @@ function factsCard(body, milliseconds) {
   const served = body.served ?? {};
   const list = element("dl", { className: "facts" });
   const add = (name, ...values) => list.append(element("dt", {}, name), element("dd", {}, ...values));
-  add("checkpoint", routing.model, served.hit ? element("span", { className: "badge", style: "margin-left:.5rem" }, "from the cache") : "");
+  add("checkpoint", routing.model, served.hits ? element("span", { className: "badge", style: "margin-left:.5rem" }, "from the cache") : "");
   add("because", routing.reason);
   add("took", `${milliseconds.toFixed(0)} ms here` + (served.seconds === undefined ? "" : `, ${(served.seconds * 1000).toFixed(1)} ms of it in the worker`));
   if (served.worker) add("worker", served.worker);
