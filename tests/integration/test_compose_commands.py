@@ -93,7 +93,9 @@ def deployment(
             "${FLOWER_USER:-admin}:${FLOWER_PASSWORD:?set FLOWER_PASSWORD to the password of the dashboard}": "a:b",
             **ports,
         }
-        running = {name: Service(name, home, replaced) for name in ("worker-cpu", "flower", "backend")}
+        running = {
+            name: Service(name, home, replaced, WAIT_SECONDS="60") for name in ("worker-cpu", "flower", "backend")
+        }
         (home / "ports").write_text("\n".join(ports.values()))
         for service in running.values():
             service.wait_until_healthy()
@@ -109,7 +111,7 @@ def ports_of(deployment: dict[str, Any]) -> list[str]:
 def test_the_backend_is_answered_by_the_worker_and_the_second_time_from_the_cache(deployment: dict[str, Any]) -> None:
     _, port = ports_of(deployment)
     ask = {"state": "I want my money back.", "questions": {"refund": {"type": "noul", "instructions": "A refund?"}}}
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as client:
         first = client.post("/predictions", json=ask).json()
 
         def hit() -> bool:
