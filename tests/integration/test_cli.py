@@ -18,7 +18,19 @@ import pytest
 from tests.integration.commandline import TINY, CommandLine, laya_workers, until
 from worker.server import free_port
 
-COMMANDS = ["", "demo", "up", "worker", "submit", "checkpoints", "checkpoints build", "status", "load", "unload", "doctor"]
+COMMANDS = [
+    "",
+    "demo",
+    "up",
+    "worker",
+    "submit",
+    "checkpoints",
+    "checkpoints build",
+    "status",
+    "load",
+    "unload",
+    "doctor",
+]
 LOGIN = "someone:a-password"
 
 
@@ -207,6 +219,19 @@ def test_doctor_names_a_broker_that_is_down_and_a_missing_checkpoint() -> None:
 def test_questions_that_cannot_be_read_are_one_line_and_code_2(arguments: tuple[str, ...], said: str) -> None:
     run = laya_workers("submit", "text", *arguments)
     assert said in one_line_error(run)
+    assert run.returncode == 2
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_text_is_refused_and_code_2(text: str) -> None:
+    run = laya_workers("submit", text, "--preset", "triage")
+    assert "the text is empty" in one_line_error(run)
+    assert run.returncode == 2
+
+
+def test_a_checkpoint_that_is_not_registered_is_named_and_code_2() -> None:
+    run = laya_workers("submit", "text", "--preset", "triage", "--model", "nonsense")
+    assert "unknown checkpoint 'nonsense': expected one of 'english', 'multilingual'" in one_line_error(run)
     assert run.returncode == 2
 
 

@@ -112,6 +112,8 @@ def test_a_backend_needs_the_names_only_and_a_worker_the_sources(environment: En
         ({"LAYA_VISIBILITY_TIMEOUT": "soon"}, "valid integer"),
         ({"LAYA_BROKER_URL": "http://broker"}, "begins with redis://, rediss:// or sentinel://"),
         ({"LAYA_RESULT_URL": "results:6379"}, "begins with redis://, rediss:// or sentinel://"),
+        ({"LAYA_BROKER_URL": "redis://a;redis://b"}, "expected one server, found several"),
+        ({"LAYA_RESULT_URL": "rediss://a/0;rediss://b/0"}, "expected one server, found several"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(

@@ -378,3 +378,18 @@ def test_a_router_answers_with_both(agents: dict[str, Agent]) -> None:
     german = router.predict("Die App stürzt seit dem letzten Update beim Öffnen immer ab.", question)
     assert (english["routing"]["model"], english["answers"]["team"]["choice"]) == ("english", "account")
     assert (german["routing"]["model"], german["answers"]["team"]["choice"]) == ("multilingual", "technical")
+
+
+def test_the_module_says_what_it_does_and_builds_nothing_when_it_is_asked_for_help(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run = subprocess.run(
+        [sys.executable, "-m", "laya.small", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "LAYA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "LAYA_CACHE_DIR" in run.stdout
+    assert not cache.exists()

@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Typed decisions from a queue: ask, serve and look after Laya checkpoints.",
-    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 unavailable.  Example: laya-workers demo",
+    epilog="Example: laya-workers demo.  Exit codes: docs/quickstart.md",
 )
 for module in (demo, up, serve, submit, checkpoints, cache, status, health, dead, orders, doctor):
     module.register(app)
