@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from worker import leash
 
 ROOT = Path(__file__).resolve().parents[1]
 END_S = 60.0
@@ -84,16 +85,12 @@ class Crew:
 
     def _start(self, name: str) -> None:
         with (self._home / f"{name}.log").open("ab") as output:
-            self._processes[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "celery", "-A", "worker", "worker", "-l", "INFO", "-n", f"{name}@%h"),
-                    *self._options,
-                ],
-                env=self._environment,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+            # On a leash: what is killed here must not leave workers behind.
+            self._processes[name] = leash.start(
+                "celery",
+                ["-A", "worker", "worker", "-l", "INFO", "-n", f"{name}@%h", *self._options],
+                environment=self._environment,
+                output=output,
             )
 
     def _supervise(self) -> None:

@@ -81,10 +81,10 @@ class PatientStore(ResultStore):
 
     def _wait(self, key: Any, value: Any, expires: int, error: Exception) -> None:
         since, ending_since = time.monotonic(), None
-        self._count(1)
+        if self._count(1) == 1:
+            logger.error("The result store does not take a result, trying again every second: %s", error)
         try:
             while True:
-                logger.error("The result store does not take a result, trying again every second: %s", error)
                 ending_since = ending_since or (time.monotonic() if is_ending() else None)
                 self._give_up_if(error, since, ending_since)
                 time.sleep(RETRY_S)
@@ -93,10 +93,10 @@ class PatientStore(ResultStore):
                 except (*self.connection_errors, RedisError) as again:
                     error = again
                 else:
-                    logger.info("The result store took the result after %.0f s", time.monotonic() - since)
                     return
         finally:
-            self._count(-1)
+            if self._count(-1) == 0:
+                logger.warning("No result waits for the result store any more, after %.0f s", time.monotonic() - since)
 
     def _give_up_if(self, error: Exception, since: float, ending_since: float | None) -> None:
         now = time.monotonic()
@@ -104,9 +104,10 @@ class PatientStore(ResultStore):
         if refused or (ending_since is not None and now - ending_since > ENDING_S):
             raise ResultNotStored(f"the result could not be stored: {error}", requeue=not refused) from error
 
-    def _count(self, one: int) -> None:
+    def _count(self, one: int) -> int:
         with self._counting:
             self.waiting += one
+            return self.waiting
 
 
 class PatientSentinelStore(PatientStore, SentinelResultStore):
