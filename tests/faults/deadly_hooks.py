@@ -17,8 +17,8 @@ from laya import BaseHook
 class Deadly(BaseHook):
     """Does what the state says, in order: `die SIGKILL; …`.
 
-    `die SIGNAL`, `exit CODE`, `nap SECONDS`; `die-until N` dies until it has died N times, by whichever
-    request; `hold` waits until one has died.
+    `die SIGNAL`, `exit CODE`, `nap SECONDS`; `sick` dies until it is cured; `hold` waits until a worker has died;
+    `die-answered` dies once its answer is stored and not yet acknowledged, if none has died before.
     """
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Deadly(BaseHook):
             self._die(lambda: os.kill(os.getpid(), getattr(signal, what)))
         elif verb == "exit":
             self._die(lambda: os._exit(int(what)))
-        elif verb == "die-until" and self._deaths.stat().st_size < int(what):
-            self._die(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        elif verb == "sick" and not self._journal.with_suffix(".cured").exists():
+            self._die(lambda: os._exit(1))
         elif verb == "nap":
             time.sleep(float(what))
         elif verb == "hold":
