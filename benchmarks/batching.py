@@ -31,14 +31,20 @@ CEILING = ROWS_A_PASS / (PASS_MS + ROW_MS * ROWS_A_PASS) * 1000
 
 QUESTIONS_A_REQUEST = 4
 
+ALONE = 1 / (PASS_MS + ROW_MS * QUESTIONS_A_REQUEST) * 1000
+"""Requests a second of the simulated device when each has a pass of its own: 143."""
+
+MOST = CEILING / QUESTIONS_A_REQUEST / ALONE
+"""How many times as many requests the simulated device can answer in full passes: 2.67."""
+
 
 def schema(number: int) -> dict[str, Any]:
-    """Four questions that no other request asks."""
+    """Four questions that no other request asks, of one length, so that passes of any of them are full."""
     return {
         f"q{number}-{place}": {
             "type": "choice",
-            "instructions": f"Question {place} of request {number}",
-            "criteria": ["yes", "no", f"other {number}"],
+            "instructions": f"Question {place} of request {number:04d}",
+            "criteria": ["yes", "no", f"other {number:04d}"],
         }
         for place in range(QUESTIONS_A_REQUEST)
     }
@@ -58,7 +64,7 @@ def in_process(directory: Path, requests: int) -> list[Figure]:
     schemas = [schema(number) for number in range(requests)]
 
     def ask(number: int) -> None:
-        router.predict(f"request {number}", schemas[number], model="english")
+        router.predict(f"request {number:04d}", schemas[number], model="english")
 
     with ThreadPoolExecutor(64) as pool:
         list(pool.map(ask, range(min(requests, 128))))  # threads started, code paths warm
@@ -73,7 +79,7 @@ def in_process(directory: Path, requests: int) -> list[Figure]:
 
 
 def bulk(directory: Path, requests: int) -> list[Figure]:
-    """Batches of 64 requests through Router.predict_batch, eight callers as in a worker's pool."""
+    """Batches of 64 requests through Router.predict_batch, 32 callers as in a worker's pool."""
     router = simulated(directory, "bulk", Batching(max_rows=ROWS_A_PASS))
     schemas = [schema(number) for number in range(64)]
     batches = max(8, requests // 64)
@@ -81,7 +87,7 @@ def bulk(directory: Path, requests: int) -> list[Figure]:
     def ask(batch: int) -> None:
         router.predict_batch(
             [
-                {"state": f"request {batch}-{place}", "questions": schemas[place], "model": "english"}
+                {"state": f"request {batch:04d}-{place:02d}", "questions": schemas[place], "model": "english"}
                 for place in range(64)
             ]
         )
@@ -189,15 +195,15 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write rows/s over callers as a PNG")
     options = parser.parse_args()
-    requests = 200 if options.quick else 2000
+    requests = 150 if options.quick else 2000
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         figures = in_process(directory, requests)
-        figures += bulk(directory, requests)
-        figures += alone(directory, 30 if options.quick else 200)
+        figures += bulk(directory, requests * 3)  # long enough for its start and end to count little
+        figures += alone(directory, 20 if options.quick else 200)
         for dtype in ("fp32", "bf16"):
-            figures += real_encoder(directory, 12 if options.quick else 64, 1 if options.quick else 3, dtype)
+            figures += real_encoder(directory, 4 if options.quick else 64, 1 if options.quick else 3, dtype)
         if options.plot:
             plot(options.plot, directory, requests)
     return report("Shared forward passes", figures, options.json)
