@@ -21,6 +21,7 @@ from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.tasks import submit_prediction, submit_predictions
 from worker import (
     inspection,  # noqa: F401 - makes `celery -A worker inspect resident` known on both sides
+    log_format,
     logs,
 )
 from worker.control import ControlStep
@@ -95,7 +96,8 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
     for task in app.tasks.values():
         task.Request = "worker.settling:SettledMessage"
     # Celery sends this before it sets up its loggers, in a worker and in no other command.
-    signals.celeryd_init.connect(lambda **_: logs.install(log_state=settings.log_state), weak=False)
+    signals.celeryd_init.connect(lambda **_: logs.install(log_state=settings.events_show_state), weak=False)
+    signals.celeryd_init.connect(lambda **_: log_format.install(settings.log_format), weak=False)
     return app
 
 

@@ -69,7 +69,7 @@ class PredictionMessage(Request):  # type: ignore[misc] # celery has no types
 
     @property
     def _shows_state(self) -> bool:
-        return bool(getattr(self._app.settings, "log_state", False))
+        return bool(getattr(self._app.settings, "events_show_state", False))
 
     def _check(self) -> None:
         """Refuse what Celery would stumble over later.

@@ -42,7 +42,7 @@ _TELLING: Final = (
 
 _FRAMES: Final = 40  # innermost frames of one error
 _CHAIN: Final = 8  # errors that caused one another
-_HEADING: Final = "Traceback (most recent call last; texts of errors are not shown, see LAYA_LOG_STATE):\n"
+_HEADING: Final = "Traceback (most recent call last; texts of errors are not shown, see LAYA_EVENTS_SHOW_STATE):\n"
 _BECAUSE: Final = "\nwhich led to\n\n"
 
 

@@ -6,7 +6,7 @@ done with them is in `worker.serving` and `worker.app`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -44,9 +44,12 @@ class WorkerSettings(ProducerSettings):
         description="Obey control commands that change something (`load`, `unload`, Celery's own); 0 answers `inspect` "
         "alone.",
     )
-    log_state: bool = Field(
+    events_show_state: bool = Field(
         default=False,
         description="Show arguments and texts of errors in logs and events, for debugging: they may hold states.",
+    )
+    log_format: Literal["auto", "text", "json"] = Field(
+        "auto", description="Lines of the log: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere."
     )
     max_deliveries: int = Field(
         3, ge=1, description="Times that workers begin a request and die of it, before it is dead-lettered."

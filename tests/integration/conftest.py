@@ -67,6 +67,7 @@ class WorkerProcess:
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "LAYA_DEVICE": "cpu",
+            "LAYA_LOG_FORMAT": "text",
             **environment,
         }
         self._options = options
