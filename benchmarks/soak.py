@@ -1,12 +1,14 @@
 """A deployment under load whose parts are killed again and again, and the ledger of every request.
 
     python -m benchmarks.soak --minutes 20 --json soak.json
+    python -m benchmarks.soak --restarts 20
     python -m benchmarks.soak --memory 200000
 
 Two supervised workers serve three simulated checkpoints, of which each holds two, on a server that keeps a journal.
 Requests come one by one and in bulk, with and without deadlines; some are invalid, some raise, hang or kill their
-worker. Every few seconds something is killed at random, by a seed. The second form sends requests through one worker
-and one producer without any fault, and compares their memory before and after.
+worker. Every few seconds something is killed at random, by a seed. The second form asks workers to end instead, one
+after the other; the third sends requests through one worker and one producer without any fault, and compares their
+memory before and after.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -360,15 +362,32 @@ def show(at: Deployment, ledger: Ledger) -> None:
         console.print(f"[red]answered twice:[/] {line}")
 
 
-def soak(home: Path, plan: Plan, seed: int) -> list[Figure]:
-    """Run the whole of it."""
+def restart_in_order(at: Deployment, ledger: Ledger, times: int, say: Callable[[str], None]) -> None:
+    """Ask one worker after the other to end, each when the one before has come back."""
+    for number in range(times):
+        name = at.crew.names[number % len(at.crew.names)]
+        starts = at.crew.log(name).count(" ready.")
+        time.sleep(0.5)  # of work between two restarts
+        begun = time.monotonic()
+        at.crew.signal(name, signal.SIGTERM)
+        until(lambda name=name, starts=starts: at.crew.log(name).count(" ready.") > starts, 90, f"{name}'s return")  # type: ignore[misc]
+        ledger.fault("a worker is asked to end", begun, time.monotonic())
+        say(f"{number + 1:3} of {times}: {name} ended and is back after {time.monotonic() - begun:.1f} s")
+
+
+def soak(home: Path, plan: Plan, seed: int, restarts: int = 0) -> list[Figure]:
+    """Run the whole of it; with `restarts`, workers that are asked to end are all that happens."""
     ledger = Ledger()
     with Deployment(home, plan.visibility) as at:
         load = Load(at, ledger, plan, seed)
         load.start()
-        disturb(at, ledger, plan, seed, lambda line: print(line, flush=True))
+        say = partial(print, flush=True)
+        if restarts:
+            restart_in_order(at, ledger, restarts, say)
+        else:
+            disturb(at, ledger, plan, seed, say)
         load.stop()
-        print(f"{plan.seconds:6.0f} s  nothing more is sent", flush=True)
+        say("nothing more is sent")
         settle(at, ledger)
         show(at, ledger)
         return figures_of(at, ledger)
@@ -379,6 +398,7 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long there is load and trouble (default: 5)")
     parser.add_argument("--seed", type=int, default=1, help="what happens when (default: 1)")
+    parser.add_argument("--restarts", type=int, default=0, metavar="N", help="only ask workers to end, N times in all")
     parser.add_argument("--memory", type=int, metavar="N", help="send N requests without faults, and compare memory")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and data in this directory")
     options = parser.parse_args()
@@ -390,11 +410,14 @@ def main() -> int:
         seconds=8.0, rate=15.0, bulk_rate=1.0, fault_every=(0.5, 1.5), poison_every=1000, hang_every=1000, visibility=2
     )
     plan = quick if options.quick else Plan(seconds=60 * options.minutes)
+    if options.restarts:
+        plan = replace(plan, poison_every=1e6, hang_every=1e6)
     with tempfile.TemporaryDirectory(prefix="laya-soak-") as scratch:
         home = options.keep or Path(scratch)
         home.mkdir(parents=True, exist_ok=True)
-        figures = soak(home, plan, options.seed)
-    return report(f"Soak: {plan.seconds / 60:.1f} minutes, seed {options.seed}", figures, options.json)
+        figures = soak(home, plan, options.seed, options.restarts)
+    what = f"{options.restarts} restarts" if options.restarts else f"{plan.seconds / 60:.1f} minutes"
+    return report(f"Soak: {what}, seed {options.seed}", figures, options.json)
 
 
 if __name__ == "__main__":

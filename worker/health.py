@@ -27,6 +27,10 @@ STARVED_S: Final = 20.0
 """Seconds for which the same message may be the oldest of a queue that a worker with room reads."""
 
 
+CLOCK_S: Final = 2.0
+"""Seconds by which two clocks may differ before it is worth a line in the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pulse:
     """A worker at one moment.
@@ -99,6 +103,17 @@ def starved(pulse: Pulse, sight: Sight, now: float) -> list[str]:
         for queue, (_, since) in sight.oldest.items()
         if queue in pulse.queues and now - since > STARVED_S and taken_at < since
     ]
+
+
+def clock_note(ahead: float) -> str | None:
+    """What to say about a clock that is so many seconds ahead of the broker's; None if that is no matter."""
+    if abs(ahead) < CLOCK_S:
+        return None
+    direction, effect = ("ahead of", "too early") if ahead > 0 else ("behind", "too late")
+    return (
+        f"this machine's clock is {abs(ahead):.0f} s {direction} the broker's: if the backends' clocks agree with the "
+        f"broker's, requests expire {effect} here; let all of them follow a time server"
+    )
 
 
 # --- the files ---

@@ -21,13 +21,17 @@ from typing import Any, Final
 from celery import bootsteps, signals
 from celery.worker import state
 from celery.worker.control import inspect_command
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from producer.errors import DeadlineExceeded
 from producer.transport_records import QoS
-from worker.health import Pulse, PulseFile, problems, run_directory
+from worker.health import Pulse, PulseFile, clock_note, problems, run_directory
 from worker.room import room
 
 logger = logging.getLogger(__name__)
+
+UNREACHABLE: Final = (OperationalError, RedisError, OSError)
 
 EXIT_HUNG: Final = 70  # EX_SOFTWARE of sysexits.h
 """With which a hung worker ends."""
@@ -48,6 +52,9 @@ LOOP_S: Final = 60.0
 GRACE_S: Final = 10.0
 """Seconds that the other requests of a hung worker get to finish."""
 
+
+CLOCK_EVERY_S: Final = 60.0
+"""Seconds between two looks at the broker's clock."""
 
 FRAMES: Final = 8
 """Frames of each thread that are logged."""
@@ -133,6 +140,7 @@ class Watchdog:
         self._turned_at: float | None = None
         self._excused_at = 0.0
         self._seen: dict[str, float] = {}
+        self._clock_next = 0.0
         self._answered: set[str] = set()
         self._hung_since: float | None = None
         self.channel: Any = None
@@ -229,6 +237,7 @@ class Watchdog:
             except OSError as error:
                 logger.warning("the pulse cannot be written: %s", error)
         self._answer_late(verdict.late)
+        self._compare_clocks()
         if not verdict.reasons:
             if self._hung_since is not None:
                 logger.warning("this worker was taken for hung, and goes on")
@@ -282,6 +291,20 @@ class Watchdog:
                 logger.warning("the deadline of task %s could not be stored: %s", task_id, failure)
                 continue
             self._answered.add(task_id)
+
+    def _compare_clocks(self) -> None:
+        """Say so if this machine's clock and the broker's differ: deadlines are times of the backends' clocks."""
+        channel, now = self.channel, time.monotonic()
+        if channel is None or now < self._clock_next:
+            return
+        self._clock_next = now + CLOCK_EVERY_S
+        try:
+            with channel.conn_or_acquire() as client:
+                seconds, micros = client.time()
+        except UNREACHABLE:
+            return
+        if note := clock_note(time.time() - (seconds + micros / 1_000_000)):
+            logger.warning("%s", note)
 
     def _complain(self, verdict: Verdict) -> None:
         logger.critical(

@@ -79,20 +79,20 @@ def test_a_worker_takes_again_after_the_network_has_swallowed_everything(
 def test_a_worker_takes_again_when_the_server_is_back(side: str, rig: Rig, worker: WorkerProcess) -> None:
     line: Line = getattr(rig, side)
     line.server.kill()
-    time.sleep(2.5)  # some attempts to connect
+    time.sleep(1.5)  # some attempts to connect
     line.server.start()
     is_back(rig, worker)
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_a_slow_network_costs_time_and_no_answer(side: str, rig: Rig, worker: WorkerProcess) -> None:
-    line: Line = getattr(rig, side)
-    line.proxy.slow(0.2)
+def test_a_slow_network_costs_time_and_no_answer(rig: Rig, worker: WorkerProcess) -> None:
+    rig.broker.proxy.slow(0.1)
+    rig.results.proxy.slow(0.1)
     try:
         results = [rig.ask(f"slow {number}") for number in range(8)]
         assert all("answers" in result.get(timeout=30) for result in results)
     finally:
-        line.proxy.forward()
+        rig.broker.proxy.forward()
+        rig.results.proxy.forward()
     is_back(rig, worker)
 
 
@@ -167,6 +167,7 @@ def test_a_get_without_a_timeout_ends_when_the_connection_goes_silent(
 ) -> None:
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(watch, "_SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "_TICK_SECONDS", 0.2)
     backend, silence = asking
     result = backend.submit_prediction.apply_async(("x", QUESTIONS), {"model": "english"}, queue="nobody")
     with pytest.raises(Exception, match="timed out"):

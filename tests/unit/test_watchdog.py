@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.health import DEAF_S, STALE_S, STARVED_S, Pulse, PulseFile, Sight, problems, read_pulses, starved
+from worker.health import CLOCK_S, DEAF_S, STALE_S, STARVED_S, Pulse, PulseFile, Sight, clock_note, problems, read_pulses, starved
 from worker.watchdog import ANSWER_AFTER_S, OVERDUE_S, AtWork, Limits, Verdict, judge
 
 LIMITS = Limits(request_s=300, load_s=1800)
@@ -59,6 +59,18 @@ def test_a_load_a_pass_and_the_loop_have_their_limits(facts: dict[str, float], s
     assert verdict(**facts).reasons == (said,)
 
 
+@pytest.mark.parametrize(("ahead", "said"), [(61.0, "61 s ahead of"), (-61.0, "61 s behind")])
+def test_a_clock_that_differs_from_the_broker_s_is_told(ahead: float, said: str) -> None:
+    note = clock_note(ahead)
+    assert note is not None
+    assert said in note
+
+
+@pytest.mark.parametrize("ahead", [0.0, CLOCK_S - 0.1, 0.1 - CLOCK_S])
+def test_clocks_that_agree_are_no_matter(ahead: float) -> None:
+    assert clock_note(ahead) is None
+
+
 # --- what a probe makes of it ---
 
 
@@ -103,7 +115,7 @@ def test_messages_that_nobody_takes_starve_and_those_that_others_take_do_not() -
 
 def test_a_pulse_is_read_while_its_worker_lives_and_gone_with_it(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib; from worker.health import Pulse, PulseFile\n"
+        "import sys, pathlib; from worker.health import CLOCK_S, DEAF_S, STALE_S, STARVED_S, Pulse, PulseFile, Sight, clock_note, problems, read_pulses, starved
         "file = PulseFile(pathlib.Path(sys.argv[1])); file.write(Pulse(1.0, 7, 'w@host', queues=('q',), hung=('x',)))\n"
         "print('written', flush=True); sys.stdin.read()"
     )

@@ -6,6 +6,7 @@ Each check is one line, a fault says what to do. It changes nothing and loads no
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,7 @@ from rich.text import Text
 from producer.app import PredictionApp
 from worker.cli.checkpoints import state_of
 from worker.cli.screen import Code, CommandError, out
+from worker.health import clock_note
 from worker.settings import WorkerSettings
 
 PACKAGES = ("celery", "kombu", "redis", "torch", "transformers", "flower")
@@ -82,6 +84,8 @@ def server(settings: WorkerSettings) -> Iterator[Finding]:
         yield Finding(Verdict.FAULT, "broker", f"{where}: {reason}; start it, or set LAYA_BROKER_URL")
         return
     yield Finding(Verdict.GOOD, "broker", f"{where}, version {facts.get('valkey_version') or facts['redis_version']}")
+    if note := clock_note(time.time() - facts["server_time_usec"] / 1_000_000):
+        yield Finding(Verdict.HINT, "clock", note)
     policy = facts.get("maxmemory_policy", "unknown")
     if policy == "noeviction":
         yield Finding(Verdict.GOOD, "eviction", policy)

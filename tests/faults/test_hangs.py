@@ -1,0 +1,168 @@
+"""Work that never returns, and workers that stand still: noticed, told, replaced; nothing else is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery.result import AsyncResult
+
+from producer.errors import DeadlineExceeded, PoisonedRequest
+from tests.faults.rig import Rig
+from tests.integration.conftest import WorkerProcess, wait_until
+from worker.health import STALE_S, Pulse, problems, read_pulses
+from worker.watchdog import EXIT_HUNG
+
+EVER = "sleep 600"
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("hangs"), visibility=2) as made:
+        yield made
+
+
+@pytest.fixture
+def start(rig: Rig) -> Iterator[Callable[..., WorkerProcess]]:
+    started: list[WorkerProcess] = []
+
+    def start(*options: str, **settings: str) -> WorkerProcess:
+        started.append(rig.worker("-c", "4", *options, LAYA_HOOKS="tests.faults.stubborn_hooks.Stubborn", **settings))
+        return started[-1].start()
+
+    yield start
+    for worker in started:
+        if worker.process is not None:  # one that hangs does not end when it is asked
+            worker.process.kill()
+            worker.process.wait()
+    rig.broker.client.delete("laya.english", "unacked", "unacked_index")
+
+
+def pulse(rig: Rig) -> Pulse | None:
+    return next(iter(read_pulses(rig.home / "run")), None)
+
+
+def probe(rig: Rig) -> tuple[int, str]:
+    """What `laya-workers health` says."""
+    environment = {**os.environ, "LAYA_RUN_DIR": str(rig.home / "run"), "LAYA_BROKER_URL": rig.broker.server.url}
+    started = time.monotonic()
+    run = subprocess.run(
+        [sys.executable, "-m", "worker.cli", "health"], env=environment, capture_output=True, text=True, timeout=20
+    )
+    assert time.monotonic() - started < 2 + 3  # two seconds, and what a loaded machine adds
+    return run.returncode, run.stdout + run.stderr
+
+
+def complaints(rig: Rig) -> list[str]:
+    """What a worker says is wrong with it: `celery -A worker inspect health`."""
+    answers = rig.backend.app.control.broadcast("health", reply=True, timeout=0.3) or []
+    return [problem for answer in answers for facts in answer.values() for problem in facts["problems"]]
+
+
+def started(worker: WorkerProcess, count: int) -> Callable[[], bool]:
+    return lambda: worker.text().count("received") >= count
+
+
+def test_a_worker_that_hangs_ends_its_others_are_answered_and_the_one_is_found(
+    rig: Rig, start: Callable[..., WorkerProcess]
+) -> None:
+    settings = {"LAYA_HANG_SECONDS": "3", "LAYA_MAX_DELIVERIES": "2"}
+    worker = start(**settings)
+    hanging = rig.ask(EVER)
+    wait_until(started(worker, 1), what="the one that hangs")
+    others = [rig.ask("sleep 1"), rig.ask("quick")]
+    wait_until(lambda: all(result.ready() for result in others), what="the others")
+    others.append(rig.ask("sleep 2.7"))  # not done when the worker is found to hang, and within its grace
+    facts = wait_until(lambda: complaints(rig), what="the worker's own complaint")
+    assert f"request {hanging.id} has been worked on" in facts[0]
+    assert worker.exit_code() == EXIT_HUNG
+    log = worker.text()
+    assert f"this worker hangs and ends within 10 s with exit code 70: request {hanging.id} has been worked on" in log
+    assert "stubborn_hooks.py" in log  # where it hangs
+    waiting: list[AsyncResult] = [hanging, *others]
+    deaths = 1
+    while not all(result.ready() for result in waiting):
+        assert deaths < 4, "it goes on killing"
+        worker = start(**settings)
+        wait_until(
+            lambda worker=worker: all(result.ready() for result in waiting) or worker.process.poll() is not None, 40
+        )
+        deaths += worker.process is not None and worker.process.poll() == EXIT_HUNG
+    assert all("answers" in result.get() for result in others)
+    with pytest.raises(PoisonedRequest):
+        hanging.get()
+    assert deaths == 2
+    wait_until(rig.settled, 10, "the acknowledgements")
+
+
+def test_the_deadline_of_a_hanging_request_is_answered_while_it_hangs(
+    rig: Rig, start: Callable[..., WorkerProcess]
+) -> None:
+    worker = start()
+    result = rig.ask("sleep 5", expires=1.5)
+    wait_until(started(worker, 1), what="the start")
+    with pytest.raises(DeadlineExceeded, match="still worked on"):
+        result.get(timeout=4)
+    # What it comes to later is no second answer.
+    wait_until(rig.settled, 20, "the end of the request")
+    with pytest.raises(DeadlineExceeded):
+        AsyncResult(result.id, app=rig.backend.app).get(timeout=5)
+    # A backend whose clock is an hour behind is told by how much, and harms nobody.
+    with pytest.raises(DeadlineExceeded) as behind:
+        rig.ask("x", expires=datetime.now(UTC) - timedelta(hours=1)).get(timeout=10)
+    assert behind.value.fields.get("late", 3600) >= 3600
+    assert worker.process is not None
+    assert worker.process.poll() is None
+
+
+def test_a_probe_finds_a_worker_well_then_taking_nothing_then_stopped_then_gone(
+    rig: Rig, start: Callable[..., WorkerProcess]
+) -> None:
+    worker = start()
+    rig.predict("warm")
+    wait_until(lambda: (found := pulse(rig)) is not None and found.ready, what="a pulse")
+    status, said = probe(rig)
+    assert (status, "well" in said) == (0, True), said
+    rig.backend.app.control.broadcast("block", arguments={"seconds": 4.0})
+    waiting = rig.ask("waits")
+    still = wait_until(lambda: (found := pulse(rig)) is not None and found.turned > 2 and found, 10, "the standstill")
+    assert (rig.waiting(), still.room > 0) == (1, True)
+    assert "has not come by" in problems(replace(still, turned=STALE_S + 1), still.at)[0]
+    assert "answers" in waiting.get(timeout=20)
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        before = pulse(rig)
+        time.sleep(2)
+        assert pulse(rig) == before
+        assert before is not None
+        (problem,) = problems(before, time.time() + STALE_S)
+        assert "no pulse" in problem
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.exit_code()
+    status, said = probe(rig)
+    assert (status, "no worker runs here" in said) == (1, True), said
+
+
+def test_a_worker_that_is_asked_twice_ends_at_once_and_gives_everything_back(
+    rig: Rig, start: Callable[..., WorkerProcess]
+) -> None:
+    worker = start()
+    ids = [rig.ask(EVER).id for _ in range(6)]
+    wait_until(started(worker, 4), what="a full pool")
+    worker.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.text(), what="the first signal's effect")
+    worker.process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    assert worker.exit_code() == 1
+    assert time.monotonic() - asked < 5
+    assert rig.waiting() == len(ids)
+    assert rig.broker.client.hlen("unacked") == 0
