@@ -11,7 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from worker.health import CLOCK_S, DEAF_S, STALE_S, STARVED_S, Pulse, PulseFile, Sight, clock_note, problems, read_pulses, starved
+from worker.health import (
+    CLOCK_S,
+    DEAF_S,
+    STALE_S,
+    STARVED_S,
+    Pulse,
+    PulseFile,
+    Sight,
+    clock_note,
+    problems,
+    read_pulses,
+    starved,
+)
 from worker.watchdog import ANSWER_AFTER_S, OVERDUE_S, AtWork, Limits, Verdict, judge
 
 LIMITS = Limits(request_s=300, load_s=1800)
@@ -115,7 +127,7 @@ def test_messages_that_nobody_takes_starve_and_those_that_others_take_do_not() -
 
 def test_a_pulse_is_read_while_its_worker_lives_and_gone_with_it(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib; from worker.health import CLOCK_S, DEAF_S, STALE_S, STARVED_S, Pulse, PulseFile, Sight, clock_note, problems, read_pulses, starved
+        "import sys, pathlib; from worker.health import Pulse, PulseFile\n"
         "file = PulseFile(pathlib.Path(sys.argv[1])); file.write(Pulse(1.0, 7, 'w@host', queues=('q',), hung=('x',)))\n"
         "print('written', flush=True); sys.stdin.read()"
     )
