@@ -88,6 +88,12 @@ def cache_figures(state: Any, **_: Any) -> dict[str, Any]:
     return asdict(caches[0].stats()) if caches else {}
 
 
+@inspect_command(name="passes")  # type: ignore[untyped-decorator]
+def passes(state: Any, **_: Any) -> dict[str, Any]:
+    """Forward passes since the start, and those that ran out of memory; `worker.passcount` says what each figure is."""
+    return asdict(state.app.service.passes.snapshot())
+
+
 def _serves(state: Any) -> list[str]:
     """The checkpoints of the queues that the consumer was given, by Celery's `--queues` or by the settings."""
     names = (checkpoint_of(queue) for queue in state.app.amqp.queues.consume_from)

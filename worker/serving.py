@@ -38,6 +38,7 @@ from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
 from worker.control import Orders
 from worker.noted import Noted
+from worker.passcount import PassCount
 from worker.settings import WorkerSettings
 from worker.tally import Tally
 
@@ -176,6 +177,8 @@ class Serving:
         self.router = ServingRouter(settings)
         self.loads = LoadCount()
         self.tally = self.router.tally
+        self.passes = PassCount()
+        self.router.observe_passes(self.passes.observe)
         self.router.add_hook([self.loads, self.tally, Noted()])
         self.orders = Orders(self.router, self.tally, settings.preloaded)
 
@@ -224,13 +227,23 @@ class Serving:
                 return self.router.predict(checked.state, checked.questions, **checked.router_options)
         except _NO_FAILURE:
             raise
-        except CheckpointUnavailable as error:
+        except BaseException as error:  # a hook may raise anything, and the pool must not die of it
+            failure = self._failure(error, checked)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _failure(self, error: BaseException, request: PredictionRequest) -> LayaError:
+        """What a failed request is answered with.
+
+        Raises:
+            AnsweredElsewhere: its checkpoint cannot be loaded here, and another worker may be able to.
+        """
+        if isinstance(error, CheckpointUnavailable):
             came, checkpoint = arrival(), str(error.fields.get("checkpoint"))
             if came is not None and not came.handed and self.router.others_could(checkpoint):
                 raise AnsweredElsewhere(checkpoint) from error
-            raise
-        except BaseException as error:  # a hook may raise anything, and the pool must not die of it
-            raise translated(error, checked.questions) from error
+        return translated(error, request.questions)
 
     def predict_many(
         self, items: Sequence[BatchItem], deadline: float | None, tenant: str | None = None
@@ -260,7 +273,7 @@ class Serving:
     def _together(
         self, requests: Sequence[PredictionRequest], deadline: float | None, tenant: str | None
     ) -> list[dict[str, Any]]:
-        """The answers of one call of the Router; when it fails, those of one call for each request."""
+        """The answers of one call of the Router; when it fails, those of its halves, until the failing stand alone."""
         try:
             with answer_by(_by_monotonic(deadline)), asking(_scope(requests[0], tenant)):
                 return self.router.predict_batch(
@@ -269,19 +282,18 @@ class Serving:
                         for request in requests
                     ]
                 )
-        except _ENDING:
+        except _NO_FAILURE:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
-            if len(requests) == 1:
-                return [translated(error, requests[0].questions).as_entry()]
-            logger.info("A batch of %d failed (%s); answering one by one", len(requests), type(error).__name__)
-        return [self._alone(request, deadline, tenant) for request in requests]
-
-    def _alone(self, request: PredictionRequest, deadline: float | None, tenant: str | None) -> dict[str, Any]:
-        try:
-            return self.predict(request, deadline, tenant)
-        except LayaError as error:
-            return error.as_entry()
+            # When time is up, it is up for the halves too.
+            if len(requests) == 1 or isinstance(error, DeadlinePassed):
+                return [self._failure(error, request).as_entry() for request in requests]
+            logger.info("A batch of %d failed (%s); answering its halves", len(requests), type(error).__name__)
+        half = len(requests) // 2
+        return [
+            *self._together(requests[:half], deadline, tenant),
+            *self._together(requests[half:], deadline, tenant),
+        ]
 
     def _check_name(self, request: PredictionRequest) -> None:
         """Refuse a name that is not registered here. Other requests are routed by the Router."""

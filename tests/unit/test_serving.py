@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 from celery.concurrency import prefork, solo, thread
 
 from laya import BaseHook
+from laya.rows import Row
+from laya.simulated import SimulatedKind, write_checkpoint
 from producer.checkpoints import parse_checkpoints
 from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, UnknownCheckpoint
 from producer.request import PredictionRequest
@@ -109,7 +111,7 @@ def test_a_request_past_its_deadline_reaches_no_router(serving: Callable[..., Se
         serving().predict(PredictionRequest("fail", QUESTIONS), time.time() - 1)
 
 
-def test_a_batch_with_a_failure_answers_the_others_one_by_one(serving: Callable[..., Serving]) -> None:
+def test_a_batch_with_a_failure_answers_the_others(serving: Callable[..., Serving]) -> None:
     items = [PredictionRequest(state, QUESTIONS) for state in ("a", "fail", "b")]
     first, failed, last = serving().predict_many([*items[:2], items[2]], None)
     assert (first["said"], last["said"]) == ("a", "b")
@@ -151,3 +153,53 @@ def test_a_refusal_of_the_library_s_keeps_the_question() -> None:
     refusal = translated(ValueError("question 'angry': no"), QUESTIONS)
     assert isinstance(refusal, InvalidRequest)
     assert refusal.question == "angry"
+
+
+@pytest.fixture
+def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
+    """A service whose only checkpoint is simulated, and takes no time."""
+    path = write_checkpoint(tmp_path / "simulated", pass_ms=0, row_ms=0, device=str(tmp_path))
+    monkeypatch.setenv("LAYA_CHECKPOINTS", f"english={path}")
+    monkeypatch.setenv("LAYA_DEFAULT_MODEL", "english")
+    return Serving(WorkerSettings())
+
+
+def failing_once(fails: Callable[[Sequence[Row]], Exception | None]) -> Callable[..., Any]:
+    """A launch of the simulated device that fails as long as `fails` says so."""
+    launch = SimulatedKind.launch
+
+    def launched(kind: SimulatedKind, rows: Sequence[Row]) -> Any:
+        error = fails(rows)
+        if error is not None:
+            raise error
+        return launch(kind, rows)
+
+    return launched
+
+
+def test_one_failing_request_of_64_costs_few_passes(computing: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(rows: Sequence[Row]) -> Exception | None:
+        bad = any("bad question" in row.question.instructions for row in rows)
+        return ZeroDivisionError("no answer for this one") if bad else None
+
+    monkeypatch.setattr(SimulatedKind, "launch", failing_once(fails))
+    bad = {"angry": {"type": "noul", "instructions": "A bad question."}}
+    items = [PredictionRequest(f"state {place:02d}", bad if place == 20 else QUESTIONS) for place in range(64)]
+    results = computing.predict_many(items, None)
+    assert [place for place, result in enumerate(results) if "answers" not in result] == [20]
+    assert isinstance(LayaError.from_entry(results[20]), PredictionFailed)
+    counted = computing.passes.snapshot()
+    # One by one would be 63 passes and more; halves are tried six times, and each may be a pass or two.
+    assert counted.passes <= 30
+    assert counted.rows <= 64 * 4
+
+
+def test_passes_that_run_out_of_memory_are_counted(computing: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [MemoryError("does not fit")]
+    monkeypatch.setattr(SimulatedKind, "launch", failing_once(lambda rows: left.pop() if left else None))
+    four = {f"q{number}": QUESTIONS["angry"] for number in range(4)}
+    assert len(computing.predict(PredictionRequest("state", four), None)["answers"]) == 4
+    counted = computing.passes.snapshot()
+    assert (counted.out_of_memory, counted.failed, counted.passes, counted.rows) == (1, 1, 2, 4)
+    assert 0 < counted.budget < WorkerSettings().max_batch_tokens
+    assert counted.tokens == counted.padded
