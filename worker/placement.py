@@ -235,18 +235,24 @@ class _Choice:
         pace = demand.rate / max(1, demand.holders) * servers
         return demand.depth > pace * self._load_s(name)
 
+    def _has_failed(self, name: str) -> bool:
+        return self._view.failed_until.get(name, 0.0) > self._view.now
+
     def _is_unable(self, name: str) -> bool:
         """Whether it cannot be loaded here: it failed lately, or what is pinned leaves no room."""
         pinned = sum(held.size for held in self._view.held if held.pinned)
-        failed = self._view.failed_until.get(name, 0.0) > self._view.now
-        return failed or (pinned > 0 and pinned + self._size(name) > self._view.capacity)
+        return self._has_failed(name) or (pinned > 0 and pinned + self._size(name) > self._view.capacity)
 
     def _is_hopeless(self, name: str) -> bool:
-        """Whether no worker is left that could load it, so that its messages would wait for nothing."""
+        """Whether no worker is left that could load it, so that its messages would wait for nothing.
+
+        One that has no room may soon be joined by one that has, so that takes longer to be sure of.
+        """
         demand = self._of(name)
         if demand.depth == 0 or demand.holders + demand.loaders or demand.claimed or not self._is_unable(name):
             return False
-        return max(1, demand.failures) >= self._view.workers or demand.age > self._rules.hopeless_s
+        all_failed = self._has_failed(name) and max(1, demand.failures) >= self._view.workers
+        return all_failed or demand.age > self._rules.hopeless_s
 
     # --- who would have to go for it ---
 
