@@ -246,7 +246,7 @@ class CacheStore:
             case Release(key, token):
                 return _eval(_RELEASE, [key.lease], token)
             case Drop(key):
-                return ("UNLINK", key.entry)
+                return ("DEL", key.entry)
 
 
 def _eval(script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Command:
