@@ -55,6 +55,8 @@ class Message(virtual.Message):
             super().__init__(payload, channel=channel, **kwargs)
         except Exception as error:
             raise _malformed(error) from error
+        if not isinstance(self.content_type, str | None) or not isinstance(self.content_encoding, str | None):
+            raise MalformedMessage("the type or the encoding of its content is no text")
 
 
 def _malformed(error: Exception) -> MalformedMessage:

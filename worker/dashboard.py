@@ -47,5 +47,12 @@ def readable(task: Any) -> Any:
     return task
 
 
+def keep_apart(app: Any) -> None:
+    """Give Flower records of its own: it consumes answers of workers, and has no business with their messages."""
+    own = f"{app.settings.namespace}.flower"
+    keys = {"unacked_key": own, "unacked_index_key": f"{own}.index", "unacked_mutex_key": f"{own}.mutex"}
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **keys}
+
+
 def _after(option: str, word: str) -> str:
     return word.removeprefix(option) if word.startswith(option) else ""

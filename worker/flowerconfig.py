@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 
-from worker.dashboard import NO_LOGIN, has_login, readable
+from worker.app import app
+from worker.dashboard import NO_LOGIN, has_login, keep_apart, readable
 
 if not has_login(sys.argv, os.environ):
     raise SystemExit(NO_LOGIN)
 
+keep_apart(app)
 format_task = readable
 tasks_columns = os.environ.get("FLOWER_TASKS_COLUMNS", "name,state,args,result,runtime,worker,received,uuid")
 # A task takes about 2 KB of Flower's memory; its own limit is ten times as many.

@@ -54,6 +54,7 @@ ELSEWHERE = {
     "lifecycle.md": "tests/unit/test_lifecycle_docs.py",
     "lebenszyklus.md": "tests/unit/test_lifecycle_docs.py",
     "transport.md": "tests/integration/test_transport_page.py",
+    "security.md": "tests/integration/test_security_page.py",
 }
 
 

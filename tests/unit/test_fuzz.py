@@ -52,7 +52,7 @@ def test_every_target_has_inputs_and_a_corpus(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_short_time_of_fuzzing_breaks_nothing(target: str) -> None:
-    @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def fuzz(data: st.DataObject) -> None:
         run(target, data.draw(inputs(target)))
