@@ -39,19 +39,31 @@ QUESTIONS: dict[str, Any] = {
     "choice without criteria": {**CHOICE, "criteria": None},
     "choice with a text for criteria": {**CHOICE, "criteria": "a, b"},
     "choice with empty criteria": {**CHOICE, "criteria": {}},
+    "choice with an empty list": {**CHOICE, "criteria": []},
+    "choice with a mapping for a label": {**CHOICE, "criteria": ["a", {"b": 1}]},
+    "choice with labels that are one key": {**CHOICE, "criteria": [1, True]},
     "choice with a null label": {**CHOICE, "criteria": ["a", None]},
     "choice with a list for a label": {**CHOICE, "criteria": ["a", ["b"]]},
     "choice with one label twice": {**CHOICE, "criteria": [1, 1.0]},
     "score with a mapping for criteria": {**SCORE, "criteria": {"low": 1}},
+    "score without criteria": {**SCORE, "criteria": None},
+    "score with a text for criteria": {**SCORE, "criteria": "low, high"},
     "score with empty criteria": {**SCORE, "criteria": []},
     "score with a null level": {**SCORE, "criteria": ["low", None]},
     "noul with a list for criteria": {**NOUL, "criteria": ["yes", "no"]},
     "noul with other keys": {**NOUL, "criteria": {"maybe": "perhaps"}},
     "labels on a choice": {**CHOICE, "labels": {"false": "no", "true": "yes"}},
     "labels with one side": {**NOUL, "labels": {"true": "yes"}},
+    "labels with a third side": {**NOUL, "labels": {"true": "yes", "false": "no", "maybe": "perhaps"}},
+    "labels that are no mapping": {**NOUL, "labels": ["no", "yes"]},
+    "labels that are no texts": {**NOUL, "labels": {"false": 0, "true": 1}},
+    "labels on a score": {**SCORE, "labels": {"false": "no", "true": "yes"}},
     "labels that are the same": {**NOUL, "labels": {"false": "yes", "true": "yes"}},
     "labels that are blank": {**NOUL, "labels": {"false": " ", "true": "yes"}},
     "order that is no permutation": {**CHOICE, "option_order": [0, 0]},
+    "order that is no list": {**CHOICE, "option_order": "ab"},
+    "order of another kind": {**CHOICE, "option_order": ["a", "b"]},
+    "order beyond the options": {**CHOICE, "option_order": [1, 2]},
     "order of another length": {**CHOICE, "option_order": [0]},
 }
 
@@ -72,8 +84,11 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[LayaError]]] = {
     "an unknown task": (("hello", {"q": NOUL}), {"task": "nonsense"}, InvalidRequest),
     "a budget of nothing": (("hello", {"q": NOUL}), {"max_len": 0}, InvalidRequest),
     "a confidence above one": (("hello", {"q": NOUL}), {"min_confidence": 2}, InvalidRequest),
+    "1,001 questions": (("hello", {str(number): NOUL for number in range(1001)}), {}, InvalidRequest),
+    "one text of 600,000 characters": ((["x" * 600_000], {"q": NOUL}), {}, PayloadTooLarge),
     "5 MB of text": (("x" * 5_000_000, {"q": NOUL}), {}, PayloadTooLarge),
     "nested too deeply": ((_nested(100), {"q": NOUL}), {}, InvalidRequest),
+    "a question nested too deeply": (("hello", {"q": {**NOUL, "instructions": _nested(100)}}), {}, InvalidRequest),
 }
 
 # What JSON cannot carry never reaches a worker.
@@ -108,7 +123,9 @@ def stranger(backend: Backend) -> Iterator[Celery]:
 
 
 def sent_by(stranger: Celery, *args: Any, **options: Any) -> Any:
-    return stranger.send_task("laya.submit_prediction", args=args, kwargs=options, queue="laya.english")
+    result = stranger.send_task("laya.submit_prediction", args=args, kwargs=options, queue="laya.english")
+    stranger.backend.client.lpush("laya.bell.laya.english", 1)  # a stock producer does not ring, and costs a second
+    return result
 
 
 @pytest.mark.parametrize("case", QUESTIONS)
@@ -125,6 +142,12 @@ def test_a_refused_question_is_named_by_the_worker_too(case: str, backend: Backe
     with pytest.raises(InvalidRequest) as refusal:
         backend.submit_prediction.AsyncResult(result.id).get(timeout=30)
     assert refusal.value.question == "bad"
+
+
+@pytest.mark.parametrize("id_", [None, 1.5, True, "", " "])
+def test_an_id_that_is_none_is_refused_at_submission(id_: Any, backend: Backend) -> None:
+    with pytest.raises(InvalidRequest, match=r"^question "):
+        backend.submit_prediction.delay("hello", {id_: NOUL})
 
 
 @pytest.mark.parametrize("case", CALLS)
