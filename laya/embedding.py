@@ -15,7 +15,9 @@ probability of its likeliest option before any temperature.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -101,6 +103,8 @@ class EmbeddingKind:
         self._centre, self._nuisance = model.centre.cpu(), model.nuisance.cpu()
         self._plans: LruCache[tuple[Any, ...], _Plan] = LruCache(KEPT_TOKENS)
         self._vectors: LruCache[bytes, Tensor] = LruCache(KEPT_VECTORS)
+        self._coming: dict[bytes, Future[Tensor]] = {}  # vectors of option texts that a thread is at
+        self._claims = threading.Lock()
 
     @property
     def tokenizer(self) -> Any:
@@ -172,22 +176,48 @@ class EmbeddingKind:
         return torch.stack([vectors[sequence] for sequence in sequences])
 
     def _vectors_of(self, rows: Sequence[Row]) -> dict[bytes, Tensor]:
-        """The vectors of all texts of the rows. Those of options are kept for later calls."""
+        """The vectors of all texts of the rows. Those of options are kept, and computed by one thread."""
         plans = {id(row.payload.plan): row.payload.plan for row in rows}.values()
+        found, own, others = self._claim(dict.fromkeys(text for plan in plans for text in plan.texts))
+        states = dict.fromkeys(row.payload.state for row in rows if row.payload.state not in found)
+        try:
+            found |= self._embed(own | states)
+            for text in own:
+                vector = found[text].clone()  # a copy: a slice would keep its whole batch alive
+                self._vectors.put(text, vector)
+                own[text].set_result(vector)
+        finally:
+            self._release(own)
+        # Waited for only now: of two threads that need texts of each other, both have finished theirs.
+        failed = {text: None for text, coming in others.items() if coming.exception() is not None}
+        found |= {text: coming.result() for text, coming in others.items() if text not in failed}
+        return found | self._embed(failed)
+
+    def _claim(
+        self, texts: Iterable[bytes]
+    ) -> tuple[dict[bytes, Tensor], dict[bytes, Future[Tensor]], dict[bytes, Future[Tensor]]]:
+        """Of these texts: the vectors that are kept, those left to this thread, and those that another is at."""
         found: dict[bytes, Tensor] = {}
-        missing: dict[bytes, None] = {}
-        for text in dict.fromkeys(text for plan in plans for text in plan.texts):
-            vector = self._vectors.get(text)
-            if vector is None:
-                missing[text] = None
-            else:
-                found[text] = vector
-        new = tuple(missing)
-        missing.update((row.payload.state, None) for row in rows if row.payload.state not in found)
-        found |= self._embed(missing)
-        for text in new:
-            self._vectors.put(text, found[text].clone())  # a copy: a slice would keep its whole batch alive
-        return found
+        own: dict[bytes, Future[Tensor]] = {}
+        others: dict[bytes, Future[Tensor]] = {}
+        with self._claims:
+            for text in texts:
+                vector = self._vectors.get(text)
+                if vector is not None:
+                    found[text] = vector
+                elif text in self._coming:
+                    others[text] = self._coming[text]
+                else:
+                    own[text] = self._coming[text] = Future()
+        return found, own, others
+
+    def _release(self, own: Mapping[bytes, Future[Tensor]]) -> None:
+        """End this thread's claims; whoever waits for one that came to nothing computes it itself."""
+        with self._claims:
+            for text, coming in own.items():
+                del self._coming[text]
+                if not coming.done():
+                    coming.set_exception(RuntimeError("the thread that was to compute it failed"))
 
     def _embed(self, texts: Iterable[bytes]) -> dict[bytes, Tensor]:
         """Unit vectors on the CPU, by text."""

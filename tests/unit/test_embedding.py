@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from laya import Agent
 from laya.checkpoint import load_checkpoint
 from laya.embedding import EmbeddingKind
 from laya.embedding_model import build_model
+from laya.lru import LruCache
 from laya.questions import Question, parse_questions
 
 WIDTH, POSITIONS = 32, 64
@@ -202,6 +204,50 @@ def test_options_seen_before_are_not_embedded_again(kind: EmbeddingKind, passes:
     passes.take()
     ask(kind, "thanks crash refund", "parcel screen error")
     assert passes.take() == 2
+
+
+class Held:
+    """Holds the first pass through an encoder until as many others have begun; it may fail then."""
+
+    def __init__(self, kind: EmbeddingKind, others: int, error: Exception | None = None) -> None:
+        self._lock = threading.Lock()
+        self._left, self._begun = others + 1, threading.Event()
+        self._error = error
+        self._hook = kind.model.register_forward_pre_hook(self._hold)
+
+    def _hold(self, *_: object) -> None:
+        with self._lock:
+            self._left -= 1
+            first = not hasattr(self, "_held")
+            self._held = True
+        if self._left == 0:
+            self._begun.set()
+        if first:
+            assert self._begun.wait(20)
+            self._hook.remove()
+            if self._error is not None:
+                raise self._error
+
+
+def test_options_that_another_thread_is_at_are_not_embedded_again(kind: EmbeddingKind, passes: Passes) -> None:
+    states = [f"thanks {word}" for word in WORDS[:8]]
+    Held(kind, others=7)
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda state: ask(kind, state), states))
+    embedded = passes.take()
+    kind._vectors = LruCache(100)
+    ask(kind, *states)
+    assert embedded == passes.take(), "some options went through the encoder more than once"
+    assert [row for rows in together for row in rows] == [pytest.approx(row, abs=CLOSE) for row in ask(kind, *states)]
+
+
+def test_options_whose_thread_failed_are_embedded_by_those_that_waited(kind: EmbeddingKind) -> None:
+    Held(kind, others=3, error=MemoryError("does not fit"))
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(ask, kind, f"thanks {word}") for word in WORDS[:4]]
+    failed = [call for call in calls if call.exception() is not None]
+    assert len(failed) == 1
+    assert isinstance(failed[0].exception(), MemoryError)
 
 
 def test_options_are_shared_between_questions_that_word_them_alike(kind: EmbeddingKind, passes: Passes) -> None:
