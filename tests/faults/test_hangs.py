@@ -73,13 +73,13 @@ def started(worker: WorkerProcess, count: int) -> Callable[[], bool]:
 def test_a_worker_that_hangs_ends_its_others_are_answered_and_the_one_is_found(
     rig: Rig, start: Callable[..., WorkerProcess]
 ) -> None:
-    settings = {"LAYA_HANG_SECONDS": "3", "LAYA_MAX_DELIVERIES": "2"}
+    settings = {"LAYA_HANG_SECONDS": "5", "LAYA_MAX_DELIVERIES": "2"}
     worker = start(**settings)
     hanging = rig.ask(EVER)
     wait_until(started(worker, 1), what="the one that hangs")
-    others = [rig.ask("sleep 1"), rig.ask("quick")]
+    others = [rig.ask("sleep 3"), rig.ask("quick")]
     wait_until(lambda: all(result.ready() for result in others), what="the others")
-    others.append(rig.ask("sleep 2.7"))  # not done when the worker is found to hang, and within its grace
+    others.append(rig.ask("sleep 4.5"))  # not done when the worker is found to hang, and within its grace
     facts = wait_until(lambda: complaints(rig), what="the worker's own complaint")
     assert f"request {hanging.id} has been worked on" in facts[0]
     assert worker.exit_code() == EXIT_HUNG

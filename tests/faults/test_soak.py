@@ -35,7 +35,7 @@ def test_a_short_soak_loses_nothing_and_answers_nothing_twice(tmp_path: Path) ->
 
 
 def test_memory_keys_and_channels_are_as_before_after_many_requests(tmp_path: Path) -> None:
-    found = figures(tmp_path, "--memory", "4000")
+    found = figures(tmp_path, "--memory", "2000")
     assert found["worker's resident memory, end to warm"] < 1.2  # so short a run is hardly warm
     assert found["producer's resident memory, end to warm"] < 1.2
     assert found["keys on the server beyond those before"] <= 0
