@@ -17,6 +17,8 @@ TAGGED: Final = "tagged"
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 class NotJson(ValueError):
     """The value holds something that JSON cannot express."""
@@ -56,23 +58,25 @@ def loads(form: str, text: bytes) -> Any:
 
 def _text(value: Any) -> bytes:
     # Half a surrogate pair is a text to Python; UTF-8 has no bytes for it unless told to pass it.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return _ENCODER.encode(value).encode("utf-8", "surrogatepass")
 
 
 def _is_plain(value: Any) -> bool:
     """Whether plain JSON keeps all of it; exact types, since a subclass may render as it likes."""
+    if type(value) in _LEAVES:
+        return True
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        kind = type(one)
-        if kind is dict:
-            if not all(type(key) is str for key in one):
-                return False
-            waiting.extend(one.values())
-        elif kind is list:
-            waiting.extend(one)
-        elif kind not in _LEAVES:
+        if type(one) is dict:
+            for key in one:
+                if type(key) is not str:
+                    return False
+            one = one.values()
+        elif type(one) is not list:
             return False
+        # A leaf never waits: most of what there is are leaves.
+        waiting.extend([entry for entry in one if type(entry) not in _LEAVES])
     return True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -96,24 +97,21 @@ def make_key(
         return None
     try:
         # A tenant by the name of None is not the deployment's own: JSON tells them apart.
-        facts = [
-            place.tenant,
-            identity.content,
-            identity.dtype,
-            identity.calibration,
-            *budgets,
-            identity.language(lang),
-        ]
-        _, head = cache_json.dumps(facts)
+        facts = place.tenant, identity.content, identity.dtype, identity.calibration
+        head = _head(*facts, *budgets, identity.language(lang))
         state_form, state_text = cache_json.dumps(state)
         questions_form, questions_text = cache_json.dumps(questions)
     except cache_json.NotJson:
         return None
-    digest = _digest(
-        _VERSION, head, state_form.encode(), state_text, questions_form.encode(), questions_text
-    ).hexdigest()
+    digest = _digest(_VERSION, head, state_form.encode(), state_text, questions_form.encode(), questions_text)
     shown = f"{_shown(place.tenant or '')}:{_shown(place.checkpoint)}:{digest}"
     return CacheKey(digest, f"{place.namespace}.cache:{shown}", f"{place.namespace}.cache-lease:{shown}")
+
+
+@lru_cache(maxsize=256, typed=True)
+def _head(*facts: str | int | None) -> bytes:
+    """The text of what is the same for many requests."""
+    return cache_json.dumps(list(facts))[1]
 
 
 def pattern(namespace: str, tenant: str | None = None, checkpoint: str | None = None, *, leases: bool = False) -> str:
@@ -126,18 +124,15 @@ def pattern(namespace: str, tenant: str | None = None, checkpoint: str | None = 
     return f"{namespace}.cache{'-lease' if leases else ''}:{tenant_part}:{checkpoint_part}:*"
 
 
+@lru_cache(maxsize=256)
 def _shown(name: str) -> str:
     """A name as a part of a key: without the separator, and without what means something in a pattern."""
     return quote(name, safe="", errors="surrogatepass")
 
 
-def _digest(*parts: bytes) -> hashlib._Hash:
-    """SHA-256 over parts, each with its length in front, so that no two lists of parts read the same."""
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(b"%d:" % len(part))
-        whole.update(part)
-    return whole
+def _digest(*parts: bytes) -> str:
+    """SHA-256, in hex, over parts, each with its length in front, so that no two lists of parts read the same."""
+    return hashlib.sha256(b"".join([piece for part in parts for piece in (b"%d:" % len(part), part)])).hexdigest()
 
 
 def _version(names: Iterable[str]) -> bytes:

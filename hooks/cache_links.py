@@ -48,6 +48,8 @@ class Link:
         self._socket = cast("socket.socket", connection._sock)
         self._reader = hiredis.Reader(notEnoughData=_UNFINISHED)
         self._buffer = bytearray(_CHUNK)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
 
     def ask(self, commands: Sequence[Command], deadline: float) -> list[Any]:
         """The replies to these commands, in order; an error reply is a `hiredis.ReplyError` at its place.
@@ -76,9 +78,7 @@ class Link:
         """Whether nothing has come that nobody asked for, the end of the connection included."""
         if isinstance(self._socket, ssl.SSLSocket):
             return True  # TLS sends messages of its own; the next answer will show what they were
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def close(self) -> None:
         """End the connection."""

@@ -6,8 +6,10 @@ memory `laya.router`'s, and choosing one for a request `laya.routing`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
+
+from laya.questions import shown
 
 ENGLISH: Final = "english"
 MULTILINGUAL: Final = "multilingual"
@@ -47,7 +49,7 @@ def normalise_name(name: str) -> str:
     return name.strip().lower()
 
 
-def canonical_name(name: str, known: Iterable[str]) -> str:
+def canonical_name(name: str, known: Collection[str]) -> str:
     """The member of `known` that `name` means: the same name in any case, or the one an alias stands for.
 
     A registered name goes before an alias of the same spelling.
@@ -55,13 +57,15 @@ def canonical_name(name: str, known: Iterable[str]) -> str:
     Raises:
         ValueError: `name` is not a string, or means none of `known`; the message lists them.
     """
+    if isinstance(name, str) and name in known and name == normalise_name(name):
+        return name
     spelled = {normalise_name(entry): entry for entry in known}
     if isinstance(name, str):
         wanted = normalise_name(name)
         for candidate in (wanted, ALIASES.get(wanted)):
             if candidate is not None and candidate in spelled:
                 return spelled[candidate]
-    raise ValueError(f"unknown checkpoint {name!r}: expected one of {_listed(spelled.values())}")
+    raise ValueError(f"unknown checkpoint {shown(name)}: expected one of {_listed(spelled.values())}")
 
 
 def describe_source(source: object) -> str:

@@ -6,8 +6,8 @@ A context carries what a hook may read or rewrite and what the call produced. It
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def new_run_id() -> str:
     """32 hex digits that no other call has."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 _call: ContextVar[str | None] = ContextVar("laya_call", default=None)
