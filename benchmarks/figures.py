@@ -57,6 +57,11 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def shown(value: float) -> str:
+    """A value with three digits that count, and none of them as a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def report(title: str, figures: Sequence[Figure], path: Path | None = None) -> int:
     """Print the figures beside their bars, write them to `path`, and return the exit status: 1 if a bar is missed."""
     table = Table(title=title, title_justify="left", header_style="bold", min_width=70)
@@ -64,7 +69,7 @@ def report(title: str, figures: Sequence[Figure], path: Path | None = None) -> i
         table.add_column(column, justify=justify)  # type: ignore[arg-type]  # one of rich's own words
     for figure in figures:
         verdict = "" if not figure.bar else "[green]holds[/]" if figure.holds else "[red]missed[/]"
-        table.add_row(figure.name, f"{figure.value:,.3g} {figure.unit}", figure.bar, verdict)
+        table.add_row(figure.name, f"{shown(figure.value)} {figure.unit}", figure.bar, verdict)
     Console(width=None if sys.stdout.isatty() else 110).print(table)
     if path is not None:
         path.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n", encoding="utf-8")

@@ -44,3 +44,37 @@ def lines(
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
+
+
+def over_time(
+    path: Path,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    marks: Mapping[str, float],
+) -> None:
+    """Write panels of curves over seconds as a PNG, one above the other, by the label of their y axis; marks are times.
+
+    The y axes are logarithmic from 1 up: what is compared differs by orders of magnitude.
+    """
+    figure, rows = plt.subplots(len(panels), figsize=(8, 3.2 * len(panels)), dpi=150, sharex=True, squeeze=False)
+    for axes, (y_label, curves) in zip(rows[:, 0], panels.items(), strict=True):
+        for (name, points), colour in zip(curves.items(), COLOURS, strict=False):
+            xs, ys = zip(*points, strict=True)
+            axes.plot(xs, ys, color=colour, linewidth=2, label=name)
+        for label, at in marks.items():
+            axes.axvline(at, color=INK, linewidth=1, linestyle="--")
+            if axes is rows[0, 0]:
+                place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (4, -10)}
+                axes.annotate(label, (at, 1), color=INK, fontsize=8, **place)
+        axes.set_yscale("symlog", linthresh=1)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.set_ylabel(y_label, color=INK)
+        axes.grid(color=GRID, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    rows[0, 0].set_title(title, loc="left", color=INK, fontsize=11, pad=26)
+    rows[0, 0].legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+    rows[-1, 0].set_xlabel("seconds", color=INK)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
