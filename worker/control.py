@@ -20,7 +20,7 @@ from worker.tally import Tally
 
 logger = logging.getLogger(__name__)
 
-HARMLESS: Final = {"heartbeat", "enable_events", "election"}
+HARMLESS: Final = {"heartbeat", "enable_events"}
 """Commands of the kind `control` that change nothing an operator would miss."""
 
 NOT_ONLY_LOOKING: Final = {"objgraph", "memdump", "memsample"}
