@@ -17,6 +17,8 @@ from celery.worker.control import Panel
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from hooks.audit import AuditSettings
+from hooks.cache_settings import CacheSettings
 from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers, until
 from worker import control, inspection  # noqa: F401 - Celery's command line knows their commands
 from worker.cli.commands import app as command_line
@@ -26,7 +28,11 @@ from worker.tickets import TICKETS
 
 PAGES = [page for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]) if "```" in page.read_text("utf-8")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SETTINGS = {f"LAYA_{name.upper()}" for name in WorkerSettings.model_fields}
+SETTINGS = {
+    f"LAYA_{name.upper()}"
+    for settings in (WorkerSettings, CacheSettings, AuditSettings)
+    for name in settings.model_fields
+}
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def known() -> set[str]:
 
 def attributes_of(owner: str) -> set[str]:
     return {
-        "ctx": {field.name for field in fields(PredictContext)} | {"skip"},
+        "ctx": {field.name for field in fields(PredictContext)} | {"skip", "when_computed"},
         "Agent": set(dir(Agent)),
         "Router": set(dir(Router)),
         "hooks": set(dir(laya.hooks)),
