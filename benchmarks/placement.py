@@ -41,6 +41,7 @@ def deployment(
     app: str = "worker",
     row_ms: float = ANSWER_MS,
     load_s: float = LOAD_S,
+    threads: int = 32,
     **settings: str,
 ) -> Iterator[tuple[Bench, list[psutil.Process]]]:
     """A server and workers with room for one checkpoint each."""
@@ -56,12 +57,12 @@ def deployment(
 
         def start(number: int) -> None:
             chosen = {"LAYA_MAX_LOADED": "1", "LAYA_DWELL": str(DWELL_S), "OMP_NUM_THREADS": "1", **settings}
-            processes.append(running.enter_context(bench.worker("-n", f"w{number}@%h", "-c", "32", **chosen)))
+            processes.append(running.enter_context(bench.worker("-n", f"w{number}@%h", "-c", str(threads), **chosen)))
 
-        threads = [threading.Thread(target=start, args=(number,)) for number in range(workers)]
-        for thread in threads:
+        starting = [threading.Thread(target=start, args=(number,)) for number in range(workers)]
+        for thread in starting:
             thread.start()
-        for thread in threads:
+        for thread in starting:
             thread.join()
         if len(processes) < workers:
             raise RuntimeError("a worker did not start")
@@ -172,14 +173,14 @@ def hot(quick: bool) -> list[Figure]:
 
 def scaling(quick: bool) -> list[Figure]:
     """Bulk messages, one simulated device a worker; then the same on a device that costs nothing."""
-    size, messages = 32, 20 if quick else 60
+    size, messages = 32, 30 if quick else 100
     item = {"state": "hi", "questions": QUESTIONS, "model": "a"}
     rates, cpu = {}, {}
     for row_ms, counts in ((8.0, (1, 2, 4)), (0.0, (1, 2))):
         for workers in counts:
-            # Enough messages that the last ones, which not every worker has, weigh little.
+            # Enough messages, and few at a time, so that the last ones, which not every worker has, weigh little.
             number = messages * workers * (1 if row_ms else 4)
-            with deployment("a", workers, row_ms=row_ms, load_s=0, LAYA_PRELOAD="a") as (bench, processes):
+            with deployment("a", workers, row_ms=row_ms, load_s=0, threads=4, LAYA_PRELOAD="a") as (bench, processes):
                 bench.publish([(bench.submit_predictions, ([item] * size,), {}) for _ in range(number)])
                 before, started = sum(map(cpu_of, processes)), time.perf_counter()
                 left = bench.waiting()
