@@ -50,6 +50,10 @@ class Flights:
         self._flights: dict[str, Flight] = {}
         self._leading: Counter[str] = Counter()
 
+    def has(self, name: str) -> bool:
+        """Whether somebody here searches for `name` just now."""
+        return name in self._flights
+
     def join(self, name: str, call_id: str | None, lifetime: float, *, may_wait: bool) -> Seat:
         """Take part in the search for `name`.
 

@@ -17,6 +17,7 @@ TAGGED: Final = "tagged"
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
+_DECODER: Final = json.JSONDecoder()
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -46,7 +47,7 @@ def loads(form: str, text: bytes) -> Any:
         NotJson: the text is none of that form.
     """
     try:
-        value = json.loads(text.decode("utf-8", "surrogatepass"))
+        value = _DECODER.decode(text.decode("utf-8", "surrogatepass"))
         if form == PLAIN:
             return value
         if form == TAGGED:

@@ -42,12 +42,14 @@ class Found:
         flight: where others of this process wait for the caller to compute it.
         token: of the lease for which other workers wait; "" without one.
         asked: whether it is known that the answer is nowhere: the server was not out of order.
+        useless: whether there was something that answers nothing; it is being dropped, and not to be found again.
     """
 
     result: dict[str, Any] | None = None
     flight: Flight | None = None
     token: str = ""
     asked: bool = True
+    useless: bool = False
 
 
 class Search:
@@ -76,16 +78,23 @@ class Search:
         result = self._here(key, read)
         if result is not None:
             return Found(result)
-        if not self._lease:
-            return self._fetched(key, read)
+        deadline = self._store.deadline()
+        first = Found()
+        if not self._lease or not self._flights.has(key.entry):
+            # Without a word to others, so that a hit costs little more than a GET.
+            first = self._fetched(key, read, deadline)
+            if first.result is not None or not self._lease:
+                return first
         # A leader may wait for a lease time for another worker, and compute for as long.
         seat = self._flights.join(key.entry, call_id, 2 * self._lease, may_wait=patience > 0)
         if seat.flight is None:
-            return self._fetched(key, read)
+            return self._fetched(key, read, deadline) if first.asked and not first.useless else first
         if not seat.leads:
             return Found(self._wait_for(seat.flight, read, patience))
+        if not first.asked or first.useless:
+            return Found(flight=seat.flight, asked=first.asked)
         try:
-            return self._lead(key, read, seat.flight, patience)
+            return self._lead(key, read, seat.flight, patience, deadline)
         except BaseException:
             self._flights.land(seat.flight, None)
             raise
@@ -130,16 +139,17 @@ class Search:
             self._counters.add(local_hits=1)
         return result
 
-    def _fetched(self, key: CacheKey, read: Read) -> Found:
+    def _fetched(self, key: CacheKey, read: Read, deadline: float | None = None) -> Found:
         try:
-            (data,) = self._fetch([key.entry])
+            (data,) = self._fetch([key.entry], deadline)
         except StoreAway:
             return Found(asked=False)
-        return Found(self._read(key, data, read))
+        result = self._read(key, data, read)
+        return Found(result, useless=data is not None and result is None)
 
-    def _fetch(self, entries: Sequence[str]) -> list[bytes | None]:
+    def _fetch(self, entries: Sequence[str], deadline: float | None = None) -> list[bytes | None]:
         try:
-            return self._store.fetch(entries)
+            return self._store.fetch(entries, deadline)
         except StoreAway as away:
             self._count(away)
             raise
@@ -150,10 +160,10 @@ class Search:
             flight.done.wait(patience)
         return None if flight.text is None else read(flight.text)
 
-    def _lead(self, key: CacheKey, read: Read, flight: Flight, patience: float) -> Found:
+    def _lead(self, key: CacheKey, read: Read, flight: Flight, patience: float, deadline: float) -> Found:
         token = secrets.token_hex(8)
         try:
-            found = self._look(key, token, flight, patience)
+            found = self._look(key, token, flight, patience, deadline)
         except StoreAway as away:
             self._count(away)
             return Found(flight=flight, asked=False)
@@ -166,12 +176,12 @@ class Search:
         self._flights.end(flight)
         return Found(result)
 
-    def _look(self, key: CacheKey, token: str, flight: Flight, patience: float) -> bytes | Turn:
+    def _look(self, key: CacheKey, token: str, flight: Flight, patience: float, deadline: float) -> bytes | Turn:
         until = time.monotonic() + patience
         pause = FIRST_POLL
         waits = False
         while True:
-            found = self._store.look(key, token)
+            found = self._store.look(key, token, None if waits else deadline)
             left = until - time.monotonic()
             if found is not Turn.HELD or left <= 0 or self._flights.leads_more_than(flight):
                 return found

@@ -148,15 +148,23 @@ class CacheStore:
         self.reading = Breaker(f"The skip cache at {where}", FAILURES, pause, clock)
         self.writing = Breaker(f"Writing to the skip cache at {where}", FAILURES, pause, clock)
 
-    def fetch(self, entries: Sequence[str]) -> list[bytes | None]:
+    def deadline(self) -> float:
+        """Until when, on the clock of `time.monotonic`, a look-up that begins now may take."""
+        return time.monotonic() + self._budget
+
+    def fetch(self, entries: Sequence[str], deadline: float | None = None) -> list[bytes | None]:
         """The stored data of each of these entries, None where there is none.
+
+        Args:
+            entries: names of values.
+            deadline: of the look-up that this is a part of; None gives each command a budget of its own.
 
         Raises:
             StoreAway: it is not known.
         """
         found: list[bytes | None] = []
         for start in range(0, len(entries), MANY):
-            (reply,) = self._read([("MGET", *entries[start : start + MANY])])
+            (reply,) = self._read([("MGET", *entries[start : start + MANY])], deadline)
             if not isinstance(reply, list):
                 raise self._astray()
             found += reply
@@ -164,16 +172,21 @@ class CacheStore:
             raise self._astray()
         return found
 
-    def look(self, key: CacheKey, token: str) -> bytes | Turn:
+    def look(self, key: CacheKey, token: str, deadline: float | None = None) -> bytes | Turn:
         """The stored data of a key; where there is none, the lease for it if nobody has that.
+
+        Args:
+            key, token: what is looked for, and what the lease is to be held by.
+            deadline: as `fetch` has it.
 
         Raises:
             StoreAway: it is not known.
         """
         if self.writing.state == OPEN:  # nothing would end the lease
-            (data,) = self.fetch([key.entry])
+            (data,) = self.fetch([key.entry], deadline)
             return Turn.UNLEASED if data is None else data
-        (reply,) = self._read([_eval(_LOOK, [key.entry, key.lease], token, round(self._lease * 1000))], _LOOK)
+        command = _eval(_LOOK, [key.entry, key.lease], token, round(self._lease * 1000))
+        (reply,) = self._read([command], deadline, _LOOK)
         if isinstance(reply, bytes):
             return reply
         try:
@@ -215,10 +228,10 @@ class CacheStore:
         """Let go of the connections."""
         self._links.close()
 
-    def _read(self, commands: Sequence[Command], script: Script | None = None) -> list[Any]:
+    def _read(self, commands: Sequence[Command], deadline: float | None, script: Script | None = None) -> list[Any]:
         if not self.reading.allows():
             raise LeftAlone("left alone")
-        deadline = time.monotonic() + self._budget
+        deadline = self.deadline() if deadline is None else deadline
         try:
             replies = self._links.ask(commands, deadline)
             if script is not None and _unknown(replies[0]):
