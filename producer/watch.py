@@ -113,11 +113,17 @@ class ResultWatch:
                 self._away(error)
                 time.sleep(_BACKOFF_SECONDS)
             except Exception:
-                logger.exception("Waiting for results failed; connecting anew")
+                # A thread that subscribes may find the connection dead, and close it under the one that reads.
+                if not self._found_dead(pubsub):
+                    logger.exception("Waiting for results failed; connecting anew")
                 time.sleep(_BACKOFF_SECONDS)
             finally:
                 if pubsub is not None:
                     pubsub.close()
+
+    def _found_dead(self, pubsub: Any) -> bool:
+        with self._lock:  # whoever subscribes holds it until he has said so
+            return pubsub is not None and self._pubsub is not pubsub
 
     def _connect(self) -> Any:
         """A fresh subscription to everything that is awaited."""
