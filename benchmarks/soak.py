@@ -61,8 +61,8 @@ class Plan:
     """How long, how fast, and how often what happens; times in seconds, rates a second."""
 
     seconds: float
-    rate: float = 40.0
-    bulk_rate: float = 3.0
+    rate: float = 20.0
+    bulk_rate: float = 2.0
     fault_every: tuple[float, float] = (6.0, 16.0)
     poison_every: float = 75.0
     hang_every: float = 90.0
