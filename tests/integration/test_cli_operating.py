@@ -214,3 +214,14 @@ def test_a_worker_with_remote_control_off_answers_questions_alone(
     assert deaf.process is not None
     assert deaf.process.poll() is None
     assert order("ping", name="worker1") == {"ok": "pong"}
+
+
+def test_a_frozen_worker_is_shown_by_what_it_announced(run: Callable[..., Any], worker: WorkerProcess) -> None:
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        seen = json.loads(run("status", "--json", "--timeout", "0.3").stdout)
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+    (silent,) = seen["silent"]
+    assert silent["node"].startswith("worker0@")
+    assert "english" in silent["holds"]
