@@ -20,6 +20,7 @@ from laya.encoding import QuestionTokens, SpecialIds, TextTokenizer, lay_out, to
 from laya.files import read_json
 from laya.lru import LruCache
 from laya.model import DecisionModel, build_model
+from laya.precision import split_precision
 from laya.questions import Question, check_state, shown, state_text
 from laya.rows import EncodedState, Row, RowScores
 from laya.tokenizer import LentTokenizer, load_tokenizer, read_special_ids
@@ -152,6 +153,8 @@ def load_kind(path: Path, config: Mapping[str, Any], device: torch.device, dtype
     except Exception as error:
         raise ValueError(f"checkpoint {path}: encoder/config.json cannot be built: {error!r}") from error
     load_weights(model, path, device)
+    if device.type == "cpu" and precision == torch.bfloat16:
+        split_precision(model.encoder, model.head)
     return PublishedKind(model, tokenizer, special, device, precision)
 
 

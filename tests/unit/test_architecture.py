@@ -32,6 +32,7 @@ NEEDS_TORCH = {
     "laya.embedding",
     "laya.embedding_model",
     "laya.model",
+    "laya.precision",
     "laya.published",
     "laya.simulated",
     "laya.small_build",

@@ -74,16 +74,12 @@ def test_bf16_on_the_cpu_decides_as_fp32_does(
     rough = load_all(dtype="bf16")
     pairs = [pair for case in ANSWERED for pair in distributions(answers_of(agents, case), answers_of(rough, case))]
     agreement = sum(exact.index(max(exact)) == other.index(max(other)) for exact, other in pairs) / len(pairs)
-    apart = sorted(max(abs(p - q) for p, q in zip(exact, other, strict=True)) for exact, other in pairs)
-    within = sum(one <= 0.03 for one in apart) / len(pairs)
+    apart = max(abs(p - q) for exact, other in pairs for p, q in zip(exact, other, strict=True))
     record_property("argmax agreement", round(agreement, 4))
-    record_property("answers whose probabilities are at most 0.03 apart", round(within, 4))
-    record_property("largest difference of a probability", round(apart[-1], 4))
-    # 0.990, 0.981 and 0.036 where this was written; random weights are less decided than trained ones, and another
-    # CPU rounds otherwise.
-    assert agreement >= 0.98, f"{agreement:.4f} of {len(pairs)} answers agree"
-    assert within >= 0.97, f"{within:.4f} of {len(pairs)} answers are within 0.03"
-    assert apart[-1] <= 0.06, f"two probabilities are {apart[-1]:.4f} apart"
+    record_property("largest difference of a probability", round(apart, 4))
+    # 0.997 and 0.019 where this was written; bf16 throughout gave 0.990 and 0.036.
+    assert agreement >= 0.99, f"{agreement:.4f} of {len(pairs)} answers agree"
+    assert apart <= 0.03, f"two probabilities are {apart:.4f} apart"
 
 
 def distributions(exact: list[Any], rough: list[Any]) -> Iterator[tuple[list[float], list[float]]]:

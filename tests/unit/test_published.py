@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from laya.checkpoint import load_checkpoint
 from laya.encoding import TextTokenizer
 from laya.model import ABSENT_LOGIT, WithoutWeights, action_features
+from laya.precision import split_precision
 from laya.questions import Question, parse_questions
 from laya.rows import Kind, Row, RowScores
 
@@ -205,6 +206,21 @@ def test_bf16_on_the_cpu_answers_about_the_same() -> None:
     assert exact != rough
     for one, other in zip(exact, rough, strict=True):
         assert one.logits == pytest.approx(other.logits, abs=0.3)
+
+
+def test_bf16_on_the_cpu_keeps_fp32_where_rounding_costs_most() -> None:
+    layers = load_checkpoint(GOLDEN / "multilingual", device="cpu", dtype="bf16").kind.model.encoder.layers
+    kept = [layers[0].attn.Wqkv, layers[0].mlp.Wi, layers[1].attn.Wqkv, *(layer.attn.Wo for layer in layers)]
+    rounded = [layers[1].mlp.Wi, layers[1].mlp.Wo, layers[2].attn.Wqkv]
+    assert {part.weight.dtype for part in kept} == {torch.float32}
+    assert {part.weight.dtype for part in rounded} == {torch.bfloat16}
+
+
+def test_an_encoder_with_layers_of_other_names_is_rounded_throughout() -> None:
+    encoder, head = torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    encoder.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+    split_precision(encoder, head)
+    assert {weight.dtype for part in (encoder, head) for weight in part.parameters()} == {torch.bfloat16}
 
 
 # --- the model's own arithmetic --------------------------------------------------------------------------------------
