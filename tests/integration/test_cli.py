@@ -26,6 +26,8 @@ COMMANDS = [
     "submit",
     "checkpoints",
     "checkpoints build",
+    "cache",
+    "cache clear",
     "status",
     "load",
     "unload",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -203,3 +204,19 @@ def test_passes_that_run_out_of_memory_are_counted(computing: Serving, monkeypat
     assert (counted.out_of_memory, counted.failed, counted.passes, counted.rows) == (1, 1, 2, 4)
     assert 0 < counted.budget < WorkerSettings().max_batch_tokens
     assert counted.tokens == counted.padded
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_checkpoints_are_known_before_a_request_wants_to_know_them_where_a_hook_will_ask(
+    serving: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    service = serving()
+    if asks:
+        service.router.hooks[-1].asks_identities = True
+    names: list[str] = []
+    monkeypatch.setattr(service.router, "identity", names.append)
+    service.start()
+    for thread_ in threading.enumerate():
+        if thread_.name == "laya-identities":
+            thread_.join(30)
+    assert names == (["english", "multilingual"] if asks else [])
