@@ -137,6 +137,13 @@ class Batching:
         device.add([Waiting(kind, row, call, place, now, on_cpu) for place, row in enumerate(rows)])
         return Pending(call, device)
 
+    @property
+    def computing_s(self) -> float:
+        """Seconds for which the oldest pass under way has gone on, on whichever device; 0 without one."""
+        with self._lock:
+            devices = list(self._devices.values())
+        return max((device.computing_s for device in devices), default=0.0)
+
     def _device(self, name: str) -> Device:
         return Device(name, self.limits, self.batch_wait_s, self._report, self.cpu_fallback)
 

@@ -138,12 +138,18 @@ class Device:
         self._halves: deque[list[Waiting]] = deque()  # of passes that failed; each goes before anything else, alone
         self._stale = False  # some waiting rows may be nobody's any more
         self._under_way = 0
-        self._ended_at = 0.0  # when the last pass ended, time.monotonic()
+        self._began_at = self._ended_at = 0.0  # when the first pass under way began, the last ended; time.monotonic()
         self._life: object | None = None  # of the present threads, None while there are none
         self._turn = threading.Lock()  # whoever holds it chooses and launches
         lock = threading.Lock()
         self._changed = threading.Condition(lock)  # for the thread whose turn it is
         self._let_go = threading.Condition(lock)  # for those who gave their rows up
+
+    @property
+    def computing_s(self) -> float:
+        """Seconds for which the pass under way has gone on; 0 without one."""
+        with self._changed:
+            return time.monotonic() - max(self._began_at, self._ended_at) if self._under_way else 0.0
 
     def add(self, waiting: Sequence[Waiting]) -> None:
         """Put the rows of a call at the end of the queue."""
@@ -210,6 +216,8 @@ class Device:
             return []
 
     def _begin(self, chosen: list[Waiting]) -> list[Waiting]:
+        if not self._under_way:
+            self._began_at = time.monotonic()
         self._under_way += 1
         for one in chosen:
             one.call.in_passes += 1

@@ -40,6 +40,7 @@ from worker.control import Orders
 from worker.noted import Noted
 from worker.passcount import PassCount
 from worker.settings import WorkerSettings
+from worker.single import SingleOut
 from worker.tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,12 @@ class ServingRouter(Router):
         self._served = settings.names
         self._pass_observers: list[Callable[[PassReport], None]] = []
         self.tally = Tally()
+        self._batching = Batching(
+            max_batch_tokens=settings.max_batch_tokens,
+            batch_wait_ms=settings.batch_wait_ms,
+            cpu_fallback=settings.cpu_fallback,
+            observe=self._tell_of_pass,
+        )
         sources = sources_of(settings.checkpoints)
         super().__init__(
             models=sources,
@@ -84,12 +91,7 @@ class ServingRouter(Router):
             default=settings.default_checkpoint,
             hooks=[make_hook(path) for path in settings.hooks],
             agent_kwargs={
-                "batching": Batching(
-                    max_batch_tokens=settings.max_batch_tokens,
-                    batch_wait_ms=settings.batch_wait_ms,
-                    cpu_fallback=settings.cpu_fallback,
-                    observe=self._tell_of_pass,
-                )
+                "batching": self._batching,
             },
             defer_load=True,
             prefer_resident=True,
@@ -100,6 +102,11 @@ class ServingRouter(Router):
         self.load_seconds: dict[str, float] = {}
         self.goes_elsewhere: Callable[[str, str], bool] = lambda _checkpoint, _queue: False
         self.others_could: Callable[[str], bool] = lambda _checkpoint: False
+
+    @property
+    def computing_s(self) -> float:
+        """Seconds for which the forward pass under way has gone on; 0 without one."""
+        return self._batching.computing_s
 
     @property
     def building(self) -> list[str]:
@@ -181,6 +188,7 @@ class Serving:
         self.router.observe_passes(self.passes.observe)
         self.router.add_hook([self.loads, self.tally, Noted()])
         self.orders = Orders(self.router, self.tally, settings.preloaded)
+        self.single_out: Callable[[], SingleOut | None] = lambda: None
 
     def start(self) -> None:
         """Import what computes, so that it fails here if it is missing, and load the checkpoints of LAYA_PRELOAD.
@@ -262,6 +270,12 @@ class Serving:
             else:
                 good.append((place, item))
         check_deadline(deadline)
+        if (single := self.single_out()) is not None:
+            for place, request in good:
+                results[place] = single.answer(
+                    place, request, lambda request=request: self._together([request], deadline, tenant)[0]
+                )
+            return results
         for may_be_cached in (True, False):
             alike = [(place, request) for place, request in good if request.may_be_cached is may_be_cached]
             if alike:

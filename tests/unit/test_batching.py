@@ -86,6 +86,20 @@ def test_rows_that_gather_while_the_device_is_busy_share_the_next_pass(
     assert scores == [SimulatedKind.forward(kind, rows_of(kind, f"state {place}", 2)) for place in range(4)]
 
 
+def test_how_long_a_pass_has_gone_on_is_known_while_it_does(
+    batching: Batching, busy: tuple[GatedKind, Pending]
+) -> None:
+    kind, first = busy
+    before = batching.computing_s
+    time.sleep(0.05)
+    assert batching.computing_s >= before + 0.05
+    kind.gate.set()
+    first.result()
+    deadline = time.monotonic() + DEADLINE_S
+    while batching.computing_s:
+        assert time.monotonic() < deadline
+
+
 def test_a_call_waits_for_its_own_rows_only(batching: Batching) -> None:
     kind = GatedKind()
     kind.gate.clear()
