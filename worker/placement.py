@@ -184,7 +184,8 @@ class _Choice:
             rest = [name for name in view.serves if name not in self._held]
             return Decision((*reversed(self._held), *rest), view.claims)
         cold = [name for name in view.serves if name not in self._held and name not in view.loading]
-        cold.sort(key=lambda name: (name not in view.claims, -self._of(name).age))
+        # What nothing waits for may be claimed as well, and must not keep its room from what something waits for.
+        cold.sort(key=lambda name: (self._of(name).depth == 0, name not in view.claims, -self._of(name).age))
         fail = tuple(name for name in cold if self._is_hopeless(name))
         able = [name for name in cold if not self._is_unable(name)]
         for name in able:

@@ -142,6 +142,18 @@ def test_a_free_place_is_offered_before_the_first_message() -> None:
     assert set(second.read) == first.claims
 
 
+def test_a_place_that_is_kept_for_what_nobody_asks_for_goes_to_what_waits() -> None:
+    view = View(
+        now=100.0,
+        serves=("english", "multilingual"),
+        capacity=1,
+        claims=frozenset({"english"}),
+        demand={"english": Demand(), "multilingual": Demand(depth=1, age=0.0)},
+    )
+    decision = decide(view, Rules())
+    assert decision.claims == {"multilingual"}
+
+
 def test_free_places_are_shared_out_among_workers() -> None:
     view = View(now=NOW, serves=("a", "b"), capacity=2, claims=frozenset("a"), workers=2)
     assert decide(view, RULES).claims == {"a"}
