@@ -96,7 +96,7 @@ def figures_of(bench: Bench, free: Bench, number: int, rounds: int) -> list[Figu
 def main() -> int:
     """Measure, print, save."""
     parser = arguments(__doc__)
-    parser.add_argument("--peer", metavar="PYTHON", help="interpreter with celery and the PyPI package laya")
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="interpreter with celery and the PyPI package laya")
     options = parser.parse_args()
     number = 100 if options.quick else 1200
     with tempfile.TemporaryDirectory() as scratch, EmbeddedServer() as server, EmbeddedServer() as other:
@@ -111,7 +111,7 @@ def main() -> int:
         if options.peer:
             from benchmarks.peer import peer_figures  # noqa: PLC0415  # only those who have the peer
 
-            figures += peer_figures(room, options.peer, number=30 if options.quick else 300)
+            figures += peer_figures(room, str(options.peer.absolute()), number=30 if options.quick else 300)
         for bench in benches:
             bench.close()
     return report("One worker, through the queue", figures, options.json)
