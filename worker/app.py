@@ -26,6 +26,7 @@ from worker import (
 )
 from worker.control import ControlStep
 from worker.dashboard import CONFIG
+from worker.dead import DeadLetters
 from worker.ending import EndingStep
 from worker.holding import HoldingStep
 from worker.metrics_step import MetricsStep
@@ -34,6 +35,7 @@ from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.redelivery import RedeliveryStep
 from worker.room import RoomStep
 from worker.settings import WorkerSettings, problems
+from worker.single import single_out
 from worker.storing import patient_store_for
 from worker.tracing import TracingStep
 from worker.unreadable import UnreadableStep
@@ -69,6 +71,7 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
         from worker.serving import Serving  # noqa: PLC0415 - other commands of Celery's need none of it
 
         service = Serving(parent.app.settings)
+        service.single_out = lambda: single_out(DeadLetters(parent.app), parent.app.settings)
         parent.app.service = service
         service.tally.watch({submit_prediction.name, submit_predictions.name})
         # The worker sends this when its pool has finished, so no request is at work any longer.

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from kombu.exceptions import OperationalError
 from kombu.utils.uuid import uuid
+from redis.exceptions import RedisError
 
 from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX
@@ -76,18 +78,39 @@ COUNT_S: Final = 86_400
 
 BEGIN: Final = """#!lua flags=allow-oom
 -- Count that a message is begun once more; how often it is begun then, or 0 if it must not be.
--- KEYS: the count
+-- KEYS: the count, how often each request in it was begun alone and not finished
 -- ARGV: how often it may be begun, seconds to keep the count
 local begun = 1 + (tonumber(redis.call('GET', KEYS[1])) or 0)  -- the first time counts nothing
-if begun >= tonumber(ARGV[1]) then return 0 end
+local most = tonumber(ARGV[1])
+for _, times in ipairs(redis.call('HVALS', KEYS[2])) do most = most + times end  -- those count by themselves
+if begun >= most then return 0 end
 redis.call('SET', KEYS[1], begun, 'EX', ARGV[2])
 return begun + 1
 """
 
-FORGET: Final = """
--- KEYS: the count
-return redis.call('DEL', KEYS[1])
+BEGIN_ONE: Final = """#!lua flags=allow-oom
+-- Count that one request of a message is begun alone; 0 if it must not be.
+-- KEYS: how often each was begun alone and not finished
+-- ARGV: its place, how often it may be begun, with the others and alone, seconds to keep the counts
+if 1 + (tonumber(redis.call('HGET', KEYS[1], ARGV[1])) or 0) >= tonumber(ARGV[2]) then return 0 end
+redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+return 1
 """
+
+FINISH_ONE: Final = """
+-- KEYS: as above
+-- ARGV: its place
+return redis.call('HDEL', KEYS[1], ARGV[1])
+"""
+
+FORGET: Final = """
+-- KEYS: both counts
+return redis.call('DEL', KEYS[1], KEYS[2])
+"""
+
+UNREACHABLE: Final = (OperationalError, RedisError, OSError)
+"""What counting or keeping fails with where the server is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +165,22 @@ class DeadLetters:
             redis.exceptions.RedisError, kombu.exceptions.OperationalError: it could not be counted.
         """
         with self._channel() as channel:
-            return int(self._eval(channel, BEGIN, [self._count(task_id)], at_most, COUNT_S))
+            return int(self._eval(channel, BEGIN, self._counts(task_id), at_most, COUNT_S))
 
     def forget(self, task_id: str) -> None:
         """Forget how often a message was begun: it was answered, or given back."""
         with self._channel() as channel:
-            self._eval(channel, FORGET, [self._count(task_id)])
+            self._eval(channel, FORGET, self._counts(task_id))
+
+    def begin_one(self, task_id: str, place: int, at_most: int) -> bool:
+        """Count that one request of such a message is begun alone; False where it has been begun often enough."""
+        with self._channel() as channel:
+            return bool(self._eval(channel, BEGIN_ONE, self._counts(task_id)[1:], place, at_most, COUNT_S))
+
+    def finish_one(self, task_id: str, place: int) -> None:
+        """It was answered: it kills nobody."""
+        with self._channel() as channel:
+            self._eval(channel, FINISH_ONE, self._counts(task_id)[1:], place)
 
     # --- keeping ---
 
@@ -218,8 +251,8 @@ class DeadLetters:
             texts = client.lrange(*channel.prefixed([channel.malformed_key]), 0, -1)
         return {f"malformed-{_digest(text)}": text for text in texts}
 
-    def _count(self, task_id: str) -> str:
-        return f"{self._prefix}.delivered.{task_id}"
+    def _counts(self, task_id: str) -> list[str]:
+        return [f"{self._prefix}.delivered.{task_id}", f"{self._prefix}.delivered.{task_id}.requests"]
 
     def _keys(self, *ends: str) -> list[str]:
         return [f"{self._prefix}.dead{end}" for end in ends]
@@ -245,7 +278,7 @@ def letter_of(message: Any, kind: Kind, reason: str, deliveries: int = 0) -> Let
     """
     headers = message.headers if isinstance(message.headers, Mapping) else {}
     info = message.delivery_info if isinstance(message.delivery_info, Mapping) else {}
-    requests, questions = _counts(message)
+    requests, questions = _sizes(message)
     return Letter(
         id=task_id_of(message) or uuid(),
         kind=kind,
@@ -291,7 +324,7 @@ def _fresh(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _counts(message: Any) -> tuple[int | None, int | None]:
+def _sizes(message: Any) -> tuple[int | None, int | None]:
     """Requests and questions of a message, where it can be read."""
     try:
         args, kwargs, _ = message.payload

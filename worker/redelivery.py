@@ -16,17 +16,13 @@ from typing import Any, Final
 from celery import bootsteps, states
 from celery.exceptions import BackendError
 from celery.worker import state
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 from producer.errors import PoisonedRequest
-from worker.dead import DeadLetters, Letter, letter_of
+from worker.dead import UNREACHABLE, DeadLetters, Letter, letter_of
 from worker.quarantine import Quarantine
 from worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
-
-UNREACHABLE: Final = (OperationalError, RedisError, BackendError, OSError)
 
 _OVER: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVOKED})
 
@@ -54,7 +50,7 @@ class Redelivery:
         """Begin a suspect, or settle it otherwise. Where that cannot be decided, it stays on record, to come again."""
         try:
             self._examine(request)
-        except UNREACHABLE as error:
+        except (*UNREACHABLE, BackendError) as error:
             logger.warning("Task %s was delivered before, and it cannot be found out how often: %s", request.id, error)
             self._leave(request)
         except Exception:

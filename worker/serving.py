@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from celery import current_task
@@ -272,9 +273,8 @@ class Serving:
         check_deadline(deadline)
         if (single := self.single_out()) is not None:
             for place, request in good:
-                results[place] = single.answer(
-                    place, request, lambda request=request: self._together([request], deadline, tenant)[0]
-                )
+                compute = partial(self._together, [request], deadline, tenant)
+                results[place] = single.answer(place, request, compute)
             return results
         for may_be_cached in (True, False):
             alike = [(place, request) for place, request in good if request.may_be_cached is may_be_cached]

@@ -28,15 +28,16 @@ class Deadly(BaseHook):
         signals.task_postrun.connect(self._answered, weak=False)
 
     def on_predict_start(self, ctx: Any) -> None:
-        state = str(ctx.states[0])
-        self._note(f"begin {os.getpid()} {state}")
-        for command in state.split(";"):
-            verb, _, what = command.strip().partition(" ")
-            self._obey(verb, what)
+        for state in map(str, ctx.states):
+            self._note(f"begin {os.getpid()} {state}")
+            for command in state.split(";"):
+                verb, _, what = command.strip().partition(" ")
+                self._obey(verb, what)
 
     def on_predict_end(self, ctx: Any) -> None:
         if ctx.error is None:
-            self._note(f"end {os.getpid()} {ctx.states[0]}")
+            for state in ctx.states:
+                self._note(f"end {os.getpid()} {state}")
 
     def _obey(self, verb: str, what: str) -> None:
         if verb == "die":

@@ -6,24 +6,32 @@ import json
 from pathlib import Path
 from typing import Any
 
-from producer.errors import PoisonedRequest
-from tests.faults.deployment import Deployment, answers, deployed
+from producer.errors import LayaError, PoisonedRequest
+from tests.faults.deployment import NOUL, Deployment, answers, deployed
 from tests.integration.commandline import laya_workers
 from tests.integration.conftest import wait_until
 
 NEIGHBOURS = 24
-MOST = 3
+MOST = 2
 
 
 def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_and_a_cured_one_too(
     tmp_path: Path,
 ) -> None:
-    with deployed(tmp_path, workers=2, threads=16) as run:
+    with deployed(tmp_path, workers=2, threads=16, LAYA_MAX_DELIVERIES=str(MOST)) as run:
         # They are at work when it strikes, so those of one worker at least come back as suspects too.
         neighbours = {f"hold; {number}": run.ask(f"hold; {number}") for number in range(NEIGHBOURS)}
         wait_until(lambda: len(run.lines("begin")) == NEIGHBOURS, what="neighbours at work")
         killers = {state: run.ask(state) for state in ("die SIGSEGV", "sick")}
-        came = answers({**killers, **neighbours}, 90)
+        together = [{"state": state, "questions": NOUL} for state in ("one", "exit 3", "other")]
+        bulk = run.backend.submit_predictions.delay(together)
+        came = answers({**killers, **neighbours, "bulk": bulk}, 120)
+
+        one, error, other = came.pop("bulk")
+        assert "answers" in one
+        assert "answers" in other
+        assert type(LayaError.from_entry(error)) is PoisonedRequest
+        assert 1 < run.lines("begin").count("exit 3") <= MOST
 
         for state, killer in killers.items():
             error = came.pop(state)
@@ -34,7 +42,7 @@ def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_
             assert state not in str(error) + str(error.fields)
             assert run.lines("begin").count(state) <= MOST
             assert run.alone(state)
-        assert run.deaths <= MOST * len(killers)
+        assert run.deaths <= MOST * (len(killers) + 1)
         assert {state: answer for state, answer in came.items() if "answers" not in answer} == {}
         twice = [state for state in neighbours if run.lines("begin").count(state) > 1]
         assert twice
@@ -45,16 +53,15 @@ def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_
         assert not any(state in run.log() for state in killers)
 
         listed = json.loads(dead(run, "list", "--json").stdout)
-        assert {letter["id"]: letter["kind"] for letter in listed} == {one.id: "poisoned" for one in killers.values()}
+        assert {letter["kind"] for letter in listed} == {"poisoned"}
+        assert {letter["id"] for letter in listed} == {f"{bulk.id}.1", *(killer.id for killer in killers.values())}
         run.journal.with_suffix(".cured").touch()
         cured, deaths = killers["sick"], run.deaths
         assert dead(run, "retry", cured.id).returncode == 0
         again = run.backend.submit_prediction.AsyncResult(cured.id)
         assert "answers" in again.get(timeout=20)
         assert run.deaths == deaths
-        assert [letter["id"] for letter in json.loads(dead(run, "list", "--json").stdout)] == [
-            killers["die SIGSEGV"].id
-        ]
+        assert dead(run, "show", cured.id).returncode == 1
 
 
 def dead(run: Deployment, *arguments: str) -> Any:

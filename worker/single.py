@@ -1,0 +1,106 @@
+"""The requests of one message that was delivered before, answered one at a time: which of them kills is found.
+
+The first time they share a pass, and one of them may end the worker. From then on each is marked before it is begun and
+after it is finished, so that the next worker knows who was at work, answers the others, and in the end leaves the
+killer out. A message with one request needs none of this: it is counted as a whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import current_task
+
+from producer.checkpoints import QUEUE_PREFIX
+from producer.errors import Entry, PoisonedRequest
+from producer.request import SCHEMA, SCHEMA_HEADER, PredictionRequest
+from producer.transport_message import RETURNED
+from worker.dead import UNREACHABLE, DeadLetters, Letter
+from worker.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class SingleOut:
+    """One message's requests, each begun at most as often as a request may be."""
+
+    def __init__(self, letters: DeadLetters, settings: WorkerSettings, task_id: str, queue: str) -> None:
+        """Take where to mark them, how often one may be begun, and the message's task and queue."""
+        self._letters = letters
+        self._settings = settings
+        self._task_id = task_id
+        self._queue = queue
+
+    def answer(self, place: int, request: PredictionRequest, compute: Callable[[], list[Entry]]) -> Entry:
+        """The answer to one request, which is all that `compute` answers; or the error of one that workers died of."""
+        try:
+            if not self._letters.begin_one(self._task_id, place, self._settings.max_deliveries):
+                return self._bury(place, request).as_entry()
+            (answer,) = compute()
+            self._letters.finish_one(self._task_id, place)
+        except UNREACHABLE as error:
+            logger.warning("A request of task %s is answered unmarked: %s", self._task_id, error)
+            (answer,) = compute()
+        return answer
+
+    def _bury(self, place: int, request: PredictionRequest) -> PoisonedRequest:
+        settings, begun = self._settings, self._settings.max_deliveries
+        letter_id = f"{self._task_id}.{place}"
+        message = alone(request, letter_id, self._queue)
+        letter = Letter(
+            id=letter_id,
+            kind="poisoned",
+            queue=self._queue,
+            task=message["headers"]["task"],
+            deliveries=begun,
+            at=time.time(),
+            size=len(message["body"]),
+            requests=1,
+            questions=len(request.questions),
+            reason=f"request {place} of its message; begun {begun} times, and never finished",
+        )
+        self._letters.add(letter, message, keep=settings.dead_max, seconds=settings.dead_ttl)
+        logger.error("Request %d of task %s is dead-lettered as %s", place, self._task_id, letter_id)
+        return PoisonedRequest(
+            f"workers began this request {begun} times and never finished: it is set aside as a dead letter",
+            {"task_id": letter_id, "deliveries": begun, "bytes": letter.size, "questions": letter.questions},
+        )
+
+
+def single_out(letters: DeadLetters, settings: WorkerSettings) -> SingleOut | None:
+    """How to answer the requests of the running message one at a time; None if it came for the first time."""
+    request = current_task.request if current_task else None
+    info = (request.delivery_info or {}) if request is not None else {}
+    if request is None or not info.get("redelivered") or (request.headers or {}).get(RETURNED):
+        return None
+    return SingleOut(letters, settings, request.id, info.get("routing_key") or QUEUE_PREFIX)
+
+
+def alone(request: PredictionRequest, task_id: str, queue: str) -> dict[str, Any]:
+    """A request of a message of many as a message of its own, as kombu has it."""
+    call = [[request.state, request.questions], dict(request.options), {}]
+    return {
+        "body": base64.b64encode(json.dumps(call).encode()).decode(),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {
+            "task": "laya.submit_prediction",
+            "id": task_id,
+            "root_id": task_id,
+            "lang": "py",
+            SCHEMA_HEADER: SCHEMA,
+        },
+        "properties": {
+            "correlation_id": task_id,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "delivery_mode": 2,
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": task_id,
+        },
+    }
