@@ -49,6 +49,17 @@ def test_the_first_delivery_is_not_counted_and_the_last_is_not_begun(dead: DeadL
     assert dead.begin("one", 3) == 2
 
 
+def test_requests_of_one_message_are_counted_by_themselves(dead: DeadLetters, client: redis.Redis) -> None:
+    """Three deaths each: one of them shared, when they were begun together."""
+    assert dead.begin("many", 3) == 2
+    assert dead.begin_one("many", 0, 3)
+    dead.finish_one("many", 0)
+    assert [dead.begin_one("many", 1, 3) for _ in range(3)] == [True, True, False]
+    assert [dead.begin("many", 3) for _ in range(4)] == [3, 4, 5, 0]  # the deaths of one are not the message's
+    dead.forget("many")
+    assert client.keys("*delivered*") == []
+
+
 def test_the_newest_are_kept(dead: DeadLetters, client: redis.Redis) -> None:
     for number in range(5):
         dead.add(letter(str(number)), {"body": "x"}, keep=3, seconds=100 + number)
@@ -116,13 +127,15 @@ def test_a_body_that_is_not_json_is_shown_as_it_is() -> None:
 
 def test_the_users_of_the_docs_may_do_all_this(server: Any, client: redis.Redis) -> None:
     client.flushall()
-    page = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     for line in re.findall(r"^ACL SETUSER .*$", page, flags=re.MULTILINE):
-        client.execute_command(*line.split())
+        client.execute_command(*re.findall(r"\([^)]*\)|\S+", line))
     url = {name: server.url.replace("//", f"//laya-{name}:secret@") for name in ("producer", "worker")}
     sides = {name: Backend(url[name], checkpoints="english=/nowhere", max_queue=1) for name in url}
     dead = DeadLetters(sides["worker"].app)
     assert [dead.begin("one", 2) for _ in range(2)] == [2, 0]
+    assert dead.begin_one("one", 0, 2)
+    dead.finish_one("one", 0)
     for number in range(3):
         dead.add(letter(str(number)), {"properties": {}}, keep=2, seconds=100)
     client.lpush("laya.malformed", "nonsense")
