@@ -48,7 +48,8 @@ def put(run: Deployment, text: str | bytes) -> None:
 
 def gone(run: Deployment) -> bool:
     """Whether the queue is empty, nothing is on record, and the worker serves."""
-    return run.settled() and "answers" in run.backend.predict("good", NOUL)
+    wait_until(run.settled, what="an empty queue and no record")
+    return "answers" in run.backend.predict("good", NOUL)
 
 
 NO_MESSAGE: dict[str, bytes] = {
