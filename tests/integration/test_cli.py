@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.integration.commandline import TINY, CommandLine, laya_workers, until
-from worker.server import free_port
+from worker.server import EmbeddedServer, free_port
 
 COMMANDS = [
     "",
@@ -119,7 +120,7 @@ def test_status_shows_workers_and_queues(up: Up) -> None:
 def test_doctor_finds_no_fault_where_all_is_well(up: Up) -> None:
     run = up.run("doctor")
     assert run.returncode == 0, run.stdout + run.stderr
-    for line in ("broker", "eviction", "device", "english", "multilingual"):
+    for line in ("broker", "eviction", "device", "memory", "english", "multilingual"):
         assert re.search(rf"^[✓!] {line} ", run.stdout, re.MULTILINE), line
 
 
@@ -198,6 +199,25 @@ def test_doctor_asks_sentinels_where_the_broker_is() -> None:
     assert "No master found" in broker
     assert len(broker) < 200
     assert run.returncode == 1
+
+
+def test_doctor_looks_at_the_servers_of_results_and_of_the_cache_by_their_roles() -> None:
+    with EmbeddedServer() as broker, EmbeddedServer() as other:
+        with redis.Redis.from_url(other.url) as client:
+            client.config_set("maxmemory-policy", "allkeys-lfu")
+            client.config_set("maxmemory", "64mb")
+        places = {
+            "LAYA_BROKER_URL": broker.url,
+            "LAYA_RESULT_URL": other.url,
+            "LAYA_CACHE_URL": broker.url,
+            "LAYA_HOOKS": "hooks.SkipCache",
+        }
+        wrong = laya_workers("doctor", **places)
+        right = laya_workers("doctor", **places | {"LAYA_RESULT_URL": broker.url, "LAYA_CACHE_URL": other.url})
+    assert re.search(r"^✗ results .*allkeys-lfu loses results", wrong.stdout, re.MULTILINE)
+    assert re.search(r"^! cache .*noeviction.*bound it", wrong.stdout, re.MULTILINE)
+    assert re.search(r"^✓ cache .*allkeys-lfu$", right.stdout, re.MULTILINE)
+    assert " results " not in right.stdout
 
 
 def test_doctor_names_a_broker_that_is_down_and_a_missing_checkpoint() -> None:

@@ -181,6 +181,14 @@ def test_only_metrics_that_exist_are_asked_for(file: str, exported: set[str]) ->
     assert asked - exported == set()
 
 
+def test_the_page_on_monitoring_lists_every_metric_and_no_other(exported: set[str]) -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(laya_\w+)` \|", page, flags=re.MULTILINE))
+    histograms = {name.removesuffix("_bucket") for name in exported if name.endswith("_bucket")}
+    parts = {name + end for name in histograms for end in ("_bucket", "_sum", "_count")}
+    assert listed == (exported - parts) | histograms
+
+
 def test_every_alert_says_what_to_do_first_and_how_urgent_it_is() -> None:
     groups = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
     for rule in groups[0]["rules"]:

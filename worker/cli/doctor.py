@@ -5,6 +5,7 @@ Each check is one line, a fault says what to do. It changes nothing and loads no
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
+from redis import Redis
 from redis.exceptions import RedisError
 from rich.text import Text
 
@@ -23,6 +25,10 @@ from worker.cli.checkpoints import state_of
 from worker.cli.screen import Code, CommandError, out
 from worker.health import clock_note
 from worker.settings import WorkerSettings
+
+GIBIBYTE = 1024**3
+SMALL_MEMORY = 2 * GIBIBYTE
+"""Bytes below which a published checkpoint hardly fits."""
 
 PACKAGES = ("celery", "kombu", "redis", "torch", "transformers", "flower")
 
@@ -50,7 +56,15 @@ class Finding:
 def doctor() -> None:
     """Check settings, server, packages, device and checkpoints, and say what to do about each fault."""
     settings = WorkerSettings()
-    checks: tuple[Callable[[WorkerSettings], Iterator[Finding]], ...] = (packages, server, device, checkpoints)
+    checks: tuple[Callable[[WorkerSettings], Iterator[Finding]], ...] = (
+        packages,
+        server,
+        results,
+        cache,
+        device,
+        memory,
+        checkpoints,
+    )
     findings = [finding for check in checks for finding in check(settings)]
     widest = max(len(finding.subject) for finding in findings)
     for finding in findings:
@@ -96,6 +110,46 @@ def server(settings: WorkerSettings) -> Iterator[Finding]:
         yield Finding(Verdict.HINT, "persistence", "off: a restart of the server loses what waits; set appendonly yes")
 
 
+def results(settings: WorkerSettings) -> Iterator[Finding]:
+    """Whether the server of the results answers and keeps them, where it is another one."""
+    if settings.results == settings.broker_url:
+        return
+    yield from _store("results", settings.results, keeps=True, fix="start it, or set LAYA_RESULT_URL")
+
+
+def cache(settings: WorkerSettings) -> Iterator[Finding]:
+    """Whether the cache's server answers and may forget, where a hook needs it."""
+    if not any(path.rpartition(".")[2] == "SkipCache" for path in settings.hooks):
+        return
+    from hooks.cache_settings import CacheSettings  # noqa: PLC0415 - only where it is used
+
+    url = CacheSettings().cache_url
+    if url is None:
+        yield Finding(Verdict.HINT, "cache", "on the broker's server, which must not evict: set LAYA_CACHE_URL")
+        return
+    yield from _store("cache", url, keeps=False, fix="start it, or set LAYA_CACHE_URL; answers are right without it")
+
+
+def _store(name: str, url: str, *, keeps: bool, fix: str) -> Iterator[Finding]:
+    """Whether a server answers, and has the policy of eviction that its role needs."""
+    where = ";".join(map(maybe_sanitize_url, url.split(";")))
+    if url.startswith("sentinel://"):
+        return
+    try:
+        with Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2) as client:
+            facts = client.info()
+    except RedisError as error:
+        yield Finding(Verdict.FAULT if keeps else Verdict.HINT, name, f"{where}: {error}; {fix}")
+        return
+    policy, bound = facts.get("maxmemory_policy", "unknown"), facts.get("maxmemory", 0)
+    if keeps and policy != "noeviction":
+        yield Finding(Verdict.FAULT, name, f"{where}: {policy} loses results; set maxmemory-policy noeviction")
+    elif not keeps and (policy == "noeviction" or not bound):
+        yield Finding(Verdict.HINT, name, f"{where}: {policy}, maxmemory {bound}: bound it, with allkeys-lfu")
+    else:
+        yield Finding(Verdict.GOOD, name, f"{where}, {policy}")
+
+
 def device(settings: WorkerSettings) -> Iterator[Finding]:
     """Where a worker would compute."""
     try:
@@ -107,6 +161,35 @@ def device(settings: WorkerSettings) -> Iterator[Finding]:
         yield Finding(Verdict.GOOD, "device", str(pick_device(settings.device)))
     except (RuntimeError, ValueError) as error:
         yield Finding(Verdict.FAULT, "device", f"LAYA_DEVICE: {error}")
+
+
+def memory(settings: WorkerSettings) -> Iterator[Finding]:
+    """What is free where checkpoints are held."""
+    free = free_memory(settings.device)
+    if free is None:
+        yield Finding(Verdict.HINT, "memory", "cannot be read here")
+        return
+    verdict = Verdict.GOOD if free >= SMALL_MEMORY else Verdict.HINT
+    short = "" if verdict is Verdict.GOOD else ": little for a checkpoint; lower LAYA_MAX_LOADED"
+    yield Finding(verdict, "memory", f"{free / GIBIBYTE:.1f} GiB free{short}")
+
+
+def free_memory(wanted: str | None) -> int | None:
+    """Bytes that are free on the device that a worker would take: a GPU's own, else this machine's."""
+    try:
+        import torch  # noqa: PLC0415 - a backend has none
+
+        from laya.device import pick_device  # noqa: PLC0415
+
+        chosen = pick_device(wanted)
+        if chosen.type == "cuda":
+            return int(torch.cuda.mem_get_info(chosen)[0])
+    except (ModuleNotFoundError, RuntimeError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # macOS does not tell
+        return None
 
 
 def checkpoints(settings: WorkerSettings) -> Iterator[Finding]:
