@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.hanging import ANSWER_AFTER_S, OVERDUE_S, AtWork, Limits, Verdict, judge
 from worker.health import (
     CLOCK_S,
     DEAF_S,
@@ -24,7 +25,6 @@ from worker.health import (
     read_pulses,
     starved,
 )
-from worker.watchdog import ANSWER_AFTER_S, OVERDUE_S, AtWork, Limits, Verdict, judge
 
 LIMITS = Limits(request_s=300, load_s=1800)
 WELL = Pulse(at=1000.0, pid=1, node="w@host", ready=True, room=4, queues=("laya.english",))
