@@ -26,6 +26,9 @@ FAILURES: Final = 5
 MANY: Final = 128
 """Keys of one command; more would hold up other clients of the server."""
 
+AWAKE: Final = 0.9
+"""The part of a budget for which the server is waited for; the rest is for the thread to be woken and go on."""
+
 WRITE_SECONDS: Final = 1.0
 """For one bundle of writes. No prediction waits for them."""
 
@@ -144,7 +147,7 @@ class CacheStore:
             pause: seconds that a server out of order is left alone.
             clock: of the pause.
         """
-        self._links, self._budget, self._ttl, self._lease = links, budget, ttl, lease
+        self._links, self._budget, self._ttl, self._lease = links, AWAKE * budget, ttl, lease
         self.reading = Breaker(f"The skip cache at {where}", FAILURES, pause, clock)
         self.writing = Breaker(f"Writing to the skip cache at {where}", FAILURES, pause, clock)
 
