@@ -218,7 +218,8 @@ def test_events_and_messages_carry_no_text_of_a_state(
         while not any(event["type"] == "task-succeeded" for event in seen):
             next(capture)
     received = next(event for event in seen if event["type"] == "task-received")
-    assert received["args"] == f"(text of {len(state)} characters; team, urgency, angry)"
+    described = f"(text of {len(state)} characters; team, urgency, angry)"
+    assert received["args"] == f"{result['routing']['model']} {described}"
     assert secret in result["routing"]["detection"]["mixed_segment"], "the result itself quotes the state"
     succeeded = next(event for event in seen if event["type"] == "task-succeeded")
     assert succeeded["result"].startswith("team=")

@@ -124,7 +124,7 @@ def test_what_runs_can_be_inspected_without_its_text(
         return [task for tasks in (inspect.active() or {}).values() for task in tasks]
 
     (task,) = wait_until(running, what="a running task")
-    assert task["args"] == "(text of 7 characters; team, urgency, angry)"
+    assert task["args"] == "english (text of 7 characters; team, urgency, angry)"
     assert "sleep" not in str(task)
     result.get(timeout=30)
 
