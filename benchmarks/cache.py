@@ -1,7 +1,7 @@
 """What the skip cache costs and saves: hits, misses, Zipf traffic over two workers, a server that is out of order.
 
 The device is simulated, everything else is real. `python -m benchmarks.cache [--json FILE] [--quick] [--only NAME]`,
-where NAME is `hit`, `miss`, `queue`, `zipf`, `resident` or `sick`.
+where NAME is `hit`, `miss`, `queue`, `zipf`, `together`, `resident` or `sick`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ REQUEST_MS: Final = 20.0
 """Of the simulated device, for a request of the Zipf part: the device is what is short, not the queue."""
 
 REPEATS: Final = 0.6
+
+EQUAL: Final = 64
+"""Requests at once: as many as two workers have threads."""
 
 
 class Place:
@@ -225,6 +228,19 @@ def zipf(place: Place) -> list[Figure]:
     ]
 
 
+def together(place: Place) -> list[Figure]:
+    """Equal requests at once, taken by two workers that have never seen them."""
+    counter = place.room / "computed-together"
+    settings = {
+        "LAYA_HOOKS": "hooks.SkipCache,benchmarks.cache_hooks.Computed",
+        "BENCH_COMPUTED": str(counter),
+        "LAYA_CACHE_BUDGET_MS": f"{PATIENT_MS:g}",
+    }
+    with workers(place, 2, place.checkpoint("together", pass_ms=100.0), **settings) as bench:
+        rate(bench, [0] * EQUAL)
+    return [at_most(f"forwards of {EQUAL} equal requests at once, two workers", counter.stat().st_size, 1, "forwards")]
+
+
 def resident(place: Place) -> list[Figure]:
     """Hits for a checkpoint that had to go for another."""
     cache, loads = place.cache(), LoadCount()
@@ -298,6 +314,7 @@ PARTS: Final[dict[str, Callable[[Place], list[Figure]]]] = {
     "miss": misses,
     "queue": through_the_queue,
     "zipf": zipf,
+    "together": together,
     "resident": resident,
     "sick": sick,
 }

@@ -17,6 +17,8 @@ TAGGED: Final = "tagged"
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
+_TEXTS: Final = frozenset({str})
+
 _DECODER: Final = json.JSONDecoder()
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -70,14 +72,14 @@ def _is_plain(value: Any) -> bool:
     while waiting:
         one = waiting.pop()
         if type(one) is dict:
-            for key in one:
-                if type(key) is not str:
-                    return False
+            if not _TEXTS.issuperset(map(type, one)):
+                return False
             one = one.values()
         elif type(one) is not list:
             return False
         # A leaf never waits: most of what there is are leaves.
-        waiting.extend([entry for entry in one if type(entry) not in _LEAVES])
+        if not _LEAVES.issuperset(map(type, one)):
+            waiting.extend([entry for entry in one if type(entry) not in _LEAVES])
     return True
 
 

@@ -70,8 +70,8 @@ class Search:
         self._batches: weakref.WeakKeyDictionary[Batch, Mapping[str, bytes | None]] = weakref.WeakKeyDictionary()
         self._batches_lock = threading.Lock()
 
-    def one(self, key: CacheKey, read: Read, call_id: str | None, patience: float) -> Found:
-        """Search for the answer to one request, and wait at most `patience` seconds for one who computes it.
+    def one(self, key: CacheKey, read: Read, call_id: str | None, patience_of: Callable[[], float]) -> Found:
+        """Search for the answer to one request, and wait at most `patience_of()` seconds for one who computes it.
 
         Whoever gets a flight or a token ends both, with the answer or without.
         """
@@ -85,6 +85,7 @@ class Search:
             first = self._fetched(key, read, deadline)
             if first.result is not None or not self._lease:
                 return first
+        patience = patience_of()
         # A leader may wait for a lease time for another worker, and compute for as long.
         seat = self._flights.join(key.entry, call_id, 2 * self._lease, may_wait=patience > 0)
         if seat.flight is None:

@@ -161,7 +161,7 @@ class SkipCache(BaseHook):
         (key,) = keys
         read = _reader(key, ctx.questions)
         if ctx.batch is None:
-            found = self._search.one(key, read, ctx.call_id, self._patience(ctx))
+            found = self._search.one(key, read, ctx.call_id, lambda: self._patience(ctx))
         else:
             found = self._search.in_batch(ctx.batch, lambda: self._keys_of_batch(ctx, identity), key, read)
         return self._settle(ctx, keys, found)

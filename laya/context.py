@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,17 +28,19 @@ def new_run_id() -> str:
 _call: ContextVar[str | None] = ContextVar("laya_call", default=None)
 
 
-@contextmanager
-def one_call() -> Iterator[None]:
+class one_call:  # noqa: N801 - used as a function is; a generator would take three times as long
     """Give the contexts that are made in this block one `call_id`, that of the call around it where there is one."""
-    if _call.get() is not None:
-        yield
-        return
-    token = _call.set(new_run_id())
-    try:
-        yield
-    finally:
-        _call.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> None:
+        """Begin the call, if none is under way."""
+        self._token: Token[str | None] | None = _call.set(new_run_id()) if _call.get() is None else None
+
+    def __exit__(self, *_: object) -> None:
+        """End the call that began here."""
+        if self._token is not None:
+            _call.reset(self._token)
 
 
 @dataclass(frozen=True, eq=False)

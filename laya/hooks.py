@@ -262,7 +262,8 @@ class HookRun:
 
     def _call(self, hook: Any, event: str, ctx: PredictContext) -> None:
         method = getattr(hook, event, None)
-        if method is None:
+        # What does nothing is not called: most hooks have one event or two.
+        if method is None or getattr(method, "__func__", None) is getattr(BaseHook, event):
             return
         try:
             invoke(method, ctx, name=f"{_name(hook)}.{event}", timeout=self.timeout, serial=self.serial)
