@@ -32,18 +32,23 @@ _RESTORE: Final = {"unacked_restore_interval": 2, "unacked_restore_throttle": 1}
 class PredictionService(Protocol):
     """What answers requests in a process: a worker's serving, or `producer.testing`."""
 
-    def predict(self, request: PredictionRequest, deadline: float | None) -> dict[str, Any]:
+    def predict(
+        self, request: PredictionRequest, deadline: float | None, tenant: str | None = None
+    ) -> dict[str, Any]:
         """Answer one request.
 
         Args:
             request: as it came, unchecked.
             deadline: Unix time after which the answer is of no use, or None.
+            tenant: whose request it is, verified; None for the deployment's own.
 
         Raises:
             LayaError: whatever went wrong.
         """
 
-    def predict_many(self, items: Sequence[BatchItem], deadline: float | None) -> list[dict[str, Any]]:
+    def predict_many(
+        self, items: Sequence[BatchItem], deadline: float | None, tenant: str | None = None
+    ) -> list[dict[str, Any]]:
         """Answer checked requests in order; one that fails is an error entry at its place."""
 
 

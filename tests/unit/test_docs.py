@@ -15,9 +15,9 @@ from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from producer.checkpoints import BUILT_IN
 from hooks.audit import AuditSettings
 from hooks.cache_settings import CacheSettings
+from producer.checkpoints import BUILT_IN
 from producer.settings import ProducerSettings
 from worker.settings import WorkerSettings
 
