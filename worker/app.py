@@ -26,7 +26,6 @@ from worker import (
 )
 from worker.control import ControlStep
 from worker.dashboard import CONFIG
-from worker.dead import DeadLetters
 from worker.ending import EndingStep
 from worker.holding import HoldingStep
 from worker.metrics_step import MetricsStep
@@ -39,6 +38,7 @@ from worker.single import single_out
 from worker.storing import patient_store_for
 from worker.tracing import TracingStep
 from worker.unreadable import UnreadableStep
+from worker.unserved import UnservedStep
 from worker.watchdog import PulseStep, WatchdogStep
 
 # Threads, each working on one message: enough for a large batch to form under them.
@@ -71,7 +71,7 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
         from worker.serving import Serving  # noqa: PLC0415 - other commands of Celery's need none of it
 
         service = Serving(parent.app.settings)
-        service.single_out = lambda: single_out(DeadLetters(parent.app), parent.app.settings)
+        service.single_out = lambda: single_out(parent.app, parent.app.settings)
         parent.app.service = service
         service.tally.watch({submit_prediction.name, submit_predictions.name})
         # The worker sends this when its pool has finished, so no request is at work any longer.
@@ -93,7 +93,17 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
         broker_transport_options={**app.conf.broker_transport_options, **_SOCKET_SECONDS, **_ORDER, "max_queue": 0},
     )
     app.steps["worker"].update(
-        {ServingStep, PlacementStep, ControlStep, RedeliveryStep, MetricsStep, TracingStep, WatchdogStep, EndingStep}
+        {
+            ServingStep,
+            PlacementStep,
+            ControlStep,
+            RedeliveryStep,
+            MetricsStep,
+            TracingStep,
+            WatchdogStep,
+            EndingStep,
+            UnservedStep,
+        }
     )
     app.steps["consumer"].update({RoomStep, HoldingStep, UnreadableStep, PulseStep})
     for task in app.tasks.values():

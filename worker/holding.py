@@ -14,6 +14,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from producer.transport_records import QoS
+from worker.in_hand import copied
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,4 @@ class HoldingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
 
 
 def _tags(requests: Any) -> list[str]:
-    while True:
-        try:
-            return [request.message.delivery_tag for request in tuple(requests)]
-        except RuntimeError:  # a thread of the pool has finished one meanwhile
-            continue
+    return [request.message.delivery_tag for request in copied(requests)]

@@ -24,6 +24,7 @@ from laya import BaseHook, PredictContext
 from producer.checkpoints import queue_of
 from worker import queue_order
 from worker.announcements import LIFETIME_S, Heard, Told, WorkerEntry, exchange
+from worker.in_hand import copied
 from worker.placement import Decision, Demand, Held, Rules, View, decide
 from worker.serving import Serving
 
@@ -251,12 +252,8 @@ class Observer:
 
     def _in_hand(self) -> Counter[str]:
         """Messages that this process has taken and not finished, by queue."""
-        while True:
-            try:
-                requests = tuple(state.reserved_requests)
-                return Counter(str((request.delivery_info or {}).get("routing_key")) for request in requests)
-            except RuntimeError:  # a thread of the pool has finished one meanwhile
-                continue
+        requests = copied(state.reserved_requests)
+        return Counter(str((request.delivery_info or {}).get("routing_key")) for request in requests)
 
     # --- what is obeyed ---
 

@@ -17,8 +17,12 @@ from celery import bootsteps, states
 from celery.exceptions import BackendError
 from celery.worker import state
 
+from producer.app import PredictionApp
 from producer.errors import PoisonedRequest
-from worker.dead import UNREACHABLE, DeadLetters, Letter, letter_of
+from worker.broker_scripts import UNREACHABLE
+from worker.dead import DeadLetters, Letter, letter_of
+from worker.deliveries import Deliveries
+from worker.in_hand import copied
 from worker.quarantine import Quarantine
 from worker.settings import WorkerSettings
 
@@ -39,10 +43,10 @@ class Outcomes:
 class Redelivery:
     """Examines suspects in threads of the pool, and begins those that may be begun."""
 
-    def __init__(self, settings: WorkerSettings, letters: DeadLetters, start: Callable[[Any], None]) -> None:
-        """Take how often a message may be begun, where to count and keep it, and what begins one."""
+    def __init__(self, app: PredictionApp, settings: WorkerSettings, start: Callable[[Any], None]) -> None:
+        """Take on whose broker to count and keep messages, how often one may be begun, and what begins one."""
         self._settings = settings
-        self._letters = letters
+        self._deliveries, self._letters = Deliveries(app), DeadLetters(app)
         self._start = start
         self.outcomes = Outcomes()
 
@@ -58,7 +62,7 @@ class Redelivery:
             self._leave(request)
 
     def _examine(self, request: Any) -> None:
-        if any(other.id == request.id and other is not request for other in _active()):
+        if any(other.id == request.id and other is not request for other in copied(state.active_requests)):
             logger.info("Task %s is at work here already; its second delivery waits for the result", request.id)
             self._leave(request)
             return
@@ -67,7 +71,7 @@ class Redelivery:
             self.outcomes.answered_before += 1
             self._finish(request)
             return
-        delivery = self._letters.begin(request.id, self._settings.max_deliveries)
+        delivery = self._deliveries.begin(request.id, self._settings.max_deliveries)
         if not delivery:
             self._bury(request)
             return
@@ -82,7 +86,7 @@ class Redelivery:
         try:
             self._start(request)
         except RuntimeError:  # the pool was closed: the worker ends, and the message goes back
-            self._letters.forget(request.id)
+            self._deliveries.forget(request.id)
             raise
 
     def _stored(self, request: Any) -> str | None:
@@ -100,7 +104,7 @@ class Redelivery:
         def then_forget(settle: Callable[..., Any]) -> Callable[..., Any]:
             def settled(*args: Any) -> Any:
                 try:
-                    self._letters.forget(request.id)
+                    self._deliveries.forget(request.id)
                 except UNREACHABLE as error:
                     logger.info("The count of task %s stays until it expires: %s", request.id, error)
                 return settle(*args)
@@ -147,14 +151,6 @@ def poisoned(letter: Letter) -> PoisonedRequest:
     )
 
 
-def _active() -> list[Any]:
-    while True:
-        try:
-            return list(state.active_requests)
-        except RuntimeError:  # a thread has finished one meanwhile
-            continue
-
-
 class RedeliveryStep(bootsteps.Step):  # type: ignore[misc] # celery has no types
     """Puts the quarantine between the consumer and the pool, before the consumer is made."""
 
@@ -163,7 +159,7 @@ class RedeliveryStep(bootsteps.Step):  # type: ignore[misc] # celery has no type
     def create(self, parent: Any) -> None:
         """Take over what the consumer hands messages to."""
         start = parent.process_task
-        redelivery = Redelivery(parent.app.settings, DeadLetters(parent.app), start)
+        redelivery = Redelivery(parent.app, parent.app.settings, start)
 
         def examine(request: Any, done: Callable[[], None]) -> None:
             def examined() -> None:

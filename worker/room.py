@@ -13,6 +13,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from producer.transport_records import TAKE_AT_MOST, QoS
+from worker.in_hand import copied
 
 
 class RoomStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
@@ -50,11 +51,7 @@ def tags_at_work() -> set[str]:
     """Delivery tags of messages that this process will acknowledge. None when it is about to end."""
     if _is_set(state.should_stop) or _is_set(state.should_terminate):
         return set()
-    while True:
-        try:
-            return {request.message.delivery_tag for request in tuple(state.reserved_requests)}
-        except RuntimeError:  # a thread of the pool has finished one meanwhile
-            continue
+    return {request.message.delivery_tag for request in copied(state.reserved_requests)}
 
 
 def _is_set(flag: Any) -> bool:

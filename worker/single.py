@@ -16,11 +16,14 @@ from typing import Any
 
 from celery import current_task
 
+from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX
 from producer.errors import Entry, PoisonedRequest
 from producer.request import SCHEMA, SCHEMA_HEADER, PredictionRequest
 from producer.transport_message import RETURNED
-from worker.dead import UNREACHABLE, DeadLetters, Letter
+from worker.broker_scripts import UNREACHABLE
+from worker.dead import DeadLetters, Letter
+from worker.deliveries import Deliveries
 from worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -29,9 +32,9 @@ logger = logging.getLogger(__name__)
 class SingleOut:
     """One message's requests, each begun at most as often as a request may be."""
 
-    def __init__(self, letters: DeadLetters, settings: WorkerSettings, task_id: str, queue: str) -> None:
-        """Take where to mark them, how often one may be begun, and the message's task and queue."""
-        self._letters = letters
+    def __init__(self, app: PredictionApp, settings: WorkerSettings, task_id: str, queue: str) -> None:
+        """Take on whose broker to mark them, how often one may be begun, and the message's task and queue."""
+        self._deliveries, self._letters = Deliveries(app), DeadLetters(app)
         self._settings = settings
         self._task_id = task_id
         self._queue = queue
@@ -39,10 +42,10 @@ class SingleOut:
     def answer(self, place: int, request: PredictionRequest, compute: Callable[[], list[Entry]]) -> Entry:
         """The answer to one request, which is all that `compute` answers; or the error of one that workers died of."""
         try:
-            if not self._letters.begin_one(self._task_id, place, self._settings.max_deliveries):
+            if not self._deliveries.begin_one(self._task_id, place, self._settings.max_deliveries):
                 return self._bury(place, request).as_entry()
             (answer,) = compute()
-            self._letters.finish_one(self._task_id, place)
+            self._deliveries.finish_one(self._task_id, place)
         except UNREACHABLE as error:
             logger.warning("A request of task %s is answered unmarked: %s", self._task_id, error)
             (answer,) = compute()
@@ -72,13 +75,13 @@ class SingleOut:
         )
 
 
-def single_out(letters: DeadLetters, settings: WorkerSettings) -> SingleOut | None:
+def single_out(app: PredictionApp, settings: WorkerSettings) -> SingleOut | None:
     """How to answer the requests of the running message one at a time; None if it came for the first time."""
     request = current_task.request if current_task else None
     info = (request.delivery_info or {}) if request is not None else {}
     if request is None or not info.get("redelivered") or (request.headers or {}).get(RETURNED):
         return None
-    return SingleOut(letters, settings, request.id, info.get("routing_key") or QUEUE_PREFIX)
+    return SingleOut(app, settings, request.id, info.get("routing_key") or QUEUE_PREFIX)
 
 
 def alone(request: PredictionRequest, task_id: str, queue: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from producer.errors import InvalidRequest
 from producer.transport_message import Message, Taken
 from producer.transport_records import QoS
 from worker.dead import DeadLetters, Kind, letter_of, task_id_of
+from worker.deliveries import Deliveries
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class Unreadable:
         """Those of the app's broker."""
         self._app = app
         self._settings = app.settings
-        self._letters = DeadLetters(app)
+        self._deliveries, self._letters = Deliveries(app), DeadLetters(app)
 
     def set_aside(self, message: Any, kind: Kind, reason: str, *, answer: bool = True) -> None:
         """Keep a message as a dead letter, and tell whoever waits for its result."""
@@ -48,10 +49,10 @@ class Unreadable:
         """
         message = Message(raw, channel=channel)
         key = task_id_of(message) or str(message.delivery_tag)
-        if self._letters.begin(key, self._settings.max_deliveries):
+        if self._deliveries.begin(key, self._settings.max_deliveries):
             return False
         self.set_aside(message, "unreadable", f"{CONSUMER_FAILED}: {type(error).__name__}")
-        self._letters.forget(key)
+        self._deliveries.forget(key)
         return True
 
 

@@ -12,8 +12,10 @@ import pytest
 import redis
 
 from producer.errors import PredictionFailed, QueueFull
-from tests.integration.conftest import ROOT, Backend
+from tests.celery_process import ROOT
+from tests.integration.conftest import Backend
 from worker.dead import DeadLetters, Letter, body_of, letter_of
+from worker.deliveries import Deliveries
 
 NOUL = {"q": {"type": "noul", "instructions": "It is urgent."}}
 
@@ -31,6 +33,11 @@ def dead(backend: Backend) -> DeadLetters:
     return DeadLetters(backend.app)
 
 
+@pytest.fixture
+def deliveries(backend: Backend) -> Deliveries:
+    return Deliveries(backend.app)
+
+
 def letter(letter_id: str, **changes: Any) -> Letter:
     facts = {"queue": "laya.english", "task": "t", "deliveries": 3, "at": 1.0, "size": 2, "reason": "r"}
     return Letter(**{"id": letter_id, "kind": "poisoned", "requests": 1, "questions": 1, **facts, **changes})
@@ -40,23 +47,25 @@ def ids(dead: DeadLetters) -> list[str]:
     return [one.id for one in dead.letters()]
 
 
-def test_the_first_delivery_is_not_counted_and_the_last_is_not_begun(dead: DeadLetters, client: redis.Redis) -> None:
+def test_the_first_delivery_is_not_counted_and_the_last_is_not_begun(
+    deliveries: Deliveries, client: redis.Redis
+) -> None:
     assert client.keys() == []
-    assert [dead.begin("one", 3) for _ in range(4)] == [2, 3, 0, 0]
+    assert [deliveries.begin("one", 3) for _ in range(4)] == [2, 3, 0, 0]
     assert 0 < client.ttl("mine.delivered.one") <= 86_400
-    assert dead.begin("two", 1) == 0
-    dead.forget("one")
-    assert dead.begin("one", 3) == 2
+    assert deliveries.begin("two", 1) == 0
+    deliveries.forget("one")
+    assert deliveries.begin("one", 3) == 2
 
 
-def test_requests_of_one_message_are_counted_by_themselves(dead: DeadLetters, client: redis.Redis) -> None:
+def test_requests_of_one_message_are_counted_by_themselves(deliveries: Deliveries, client: redis.Redis) -> None:
     """Three deaths each: one of them shared, when they were begun together."""
-    assert dead.begin("many", 3) == 2
-    assert dead.begin_one("many", 0, 3)
-    dead.finish_one("many", 0)
-    assert [dead.begin_one("many", 1, 3) for _ in range(3)] == [True, True, False]
-    assert [dead.begin("many", 3) for _ in range(4)] == [3, 4, 5, 0]  # the deaths of one are not the message's
-    dead.forget("many")
+    assert deliveries.begin("many", 3) == 2
+    assert deliveries.begin_one("many", 0, 3)
+    deliveries.finish_one("many", 0)
+    assert [deliveries.begin_one("many", 1, 3) for _ in range(3)] == [True, True, False]
+    assert [deliveries.begin("many", 3) for _ in range(4)] == [3, 4, 5, 0]  # the deaths of one are not the message's
+    deliveries.forget("many")
     assert client.keys("*delivered*") == []
 
 
@@ -78,13 +87,13 @@ def test_what_is_too_old_is_not_listed_and_goes_with_the_next(dead: DeadLetters,
 
 
 def test_a_retry_publishes_the_same_task_afresh_although_the_queue_is_full(
-    dead: DeadLetters, backend: Backend, client: redis.Redis
+    dead: DeadLetters, deliveries: Deliveries, backend: Backend, client: redis.Redis
 ) -> None:
     task = backend.submit_prediction.apply_async(("hello", NOUL), {"model": "english"}, expires=0.1)
     raw = json.loads(client.rpop("laya.english") or b"")
     raw["headers"]["redelivered"] = raw["properties"]["delivery_info"]["redelivered"] = True
     backend.app.backend.mark_as_failure(task.id, PredictionFailed("as asked"))
-    dead.begin(task.id, 3)
+    deliveries.begin(task.id, 3)
     dead.add(letter(task.id), raw, keep=10, seconds=100)
     backend.submit_prediction.apply_async(("another", NOUL), {"model": "english"})
     assert dead.retry(task.id)
@@ -132,10 +141,10 @@ def test_the_users_of_the_docs_may_do_all_this(server: Any, client: redis.Redis)
         client.execute_command(*re.findall(r"\([^)]*\)|\S+", line))
     url = {name: server.url.replace("//", f"//laya-{name}:secret@") for name in ("producer", "worker")}
     sides = {name: Backend(url[name], checkpoints="english=/nowhere", max_queue=1) for name in url}
-    dead = DeadLetters(sides["worker"].app)
-    assert [dead.begin("one", 2) for _ in range(2)] == [2, 0]
-    assert dead.begin_one("one", 0, 2)
-    dead.finish_one("one", 0)
+    dead, deliveries = DeadLetters(sides["worker"].app), Deliveries(sides["worker"].app)
+    assert [deliveries.begin("one", 2) for _ in range(2)] == [2, 0]
+    assert deliveries.begin_one("one", 0, 2)
+    deliveries.finish_one("one", 0)
     for number in range(3):
         dead.add(letter(str(number)), {"properties": {}}, keep=2, seconds=100)
     client.lpush("laya.malformed", "nonsense")
