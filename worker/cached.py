@@ -18,7 +18,7 @@ from laya.identity import CheckpointIdentity
 from producer.errors import CheckpointUnavailable, InvalidRequest
 from producer.jsonform import JsonForm
 from producer.request import PredictionRequest, check, route
-from worker.serving import ServingRouter
+from worker.serving_router import ServingRouter
 from worker.settings import WorkerSettings
 
 CACHE = "hooks.SkipCache"

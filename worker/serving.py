@@ -1,7 +1,7 @@
 """The service of a worker: one Router for the process, and every failure as an error that a backend knows.
 
 It is built from settings before the worker takes its first message, and closed after the last. Which messages
-are taken is the queue's matter; how a request is answered is the library's.
+are taken is the queue's matter; what the Router holds and runs is `worker.serving_router`'s.
 """
 
 from __future__ import annotations
@@ -19,17 +19,13 @@ from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from hooks import LoadCount
 from hooks.scope import Scope, asking
-from laya import Router, small
-from laya.batching import Batching, DeadlinePassed, PassReport, answer_by
-from laya.catalog import DEFAULT_MODELS, canonical_name
-from laya.grouping import Request
-from laya.hooks import HookRun
+from laya.batching import DeadlinePassed, answer_by
 from laya.residency import NoRoom
-from laya.routing import AnsweredElsewhere, RouteDecision
-from producer.checkpoints import CheckpointSource
+from laya.routing import AnsweredElsewhere
 from producer.errors import (
     CheckpointUnavailable,
     DeadlineExceeded,
+    Entry,
     InvalidRequest,
     LayaError,
     PredictionFailed,
@@ -40,9 +36,9 @@ from producer.request import BatchItem, PredictionRequest, check, question_at_fa
 from worker.control import Orders
 from worker.noted import Noted
 from worker.passcount import PassCount
+from worker.serving_router import ServingRouter
 from worker.settings import WorkerSettings
 from worker.single import SingleOut
-from worker.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -51,129 +47,6 @@ _ENDING = (WorkerShutdown, WorkerTerminate)
 
 # Neither is that another worker answers it.
 _NO_FAILURE = (*_ENDING, AnsweredElsewhere)
-
-
-class HookNotFound(LookupError):
-    """LAYA_HOOKS names something that cannot be imported or called."""
-
-
-class ServingRouter(Router):
-    """A Router that knows the registered checkpoints and no others, and says which one it could not load.
-
-    Attributes:
-        load_seconds: what the latest load of each checkpoint took.
-        goes_elsewhere: whether a message that came by a queue should be answered by another worker, as its checkpoint
-            is not resident here.
-        others_could: whether another worker may be able to load what could not be loaded here.
-    """
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        """Make the Router of a worker's settings; nothing is loaded yet."""
-        self._served = settings.names
-        self._pass_observers: list[Callable[[PassReport], None]] = []
-        self.tally = Tally()
-        self._batching = Batching(
-            max_batch_tokens=settings.max_batch_tokens,
-            batch_wait_ms=settings.batch_wait_ms,
-            cpu_fallback=settings.cpu_fallback,
-            observe=self._tell_of_pass,
-        )
-        sources = sources_of(settings.checkpoints)
-        super().__init__(
-            models=sources,
-            device=settings.device,
-            revisions={
-                checkpoint.name: checkpoint.revision
-                for checkpoint in settings.checkpoints
-                if checkpoint.revision is not None
-            },
-            max_loaded=settings.places,
-            max_memory=settings.memory,
-            default=settings.default_checkpoint,
-            hooks=[make_hook(path) for path in settings.hooks],
-            agent_kwargs={
-                "batching": self._batching,
-            },
-            defer_load=True,
-            prefer_resident=True,
-            evict_first=True,
-        )
-        # A hook may want to know of passes too.
-        self._pass_observers += [hook.observe_pass for hook in self.hooks if hasattr(hook, "observe_pass")]
-        self.load_seconds: dict[str, float] = {}
-        self.goes_elsewhere: Callable[[str, str], bool] = lambda _checkpoint, _queue: False
-        self.others_could: Callable[[str], bool] = lambda _checkpoint: False
-
-    @property
-    def computing_s(self) -> float:
-        """Seconds for which the forward pass under way has gone on; 0 without one."""
-        return self._batching.computing_s
-
-    @property
-    def building(self) -> list[str]:
-        """Checkpoints that are being loaded, or wait for their turn."""
-        return self._residency.building
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Resident checkpoint to what it takes of the capacity, least recently used first."""
-        return self._residency.sizes
-
-    @property
-    def pinned(self) -> frozenset[str]:
-        """Checkpoints that are never evicted."""
-        return self._residency.pinned
-
-    def pin(self, names: Sequence[str]) -> None:
-        """Never evict these."""
-        self._residency.pinned = frozenset(names)
-
-    def rank_by(self, ranks: Callable[[], Mapping[str, int]]) -> None:
-        """Ask this which residents go first when a load needs room; see `laya.residency.Residency`."""
-        self._residency.ranks = ranks
-
-    def observe_passes(self, observer: Callable[[PassReport], None]) -> None:
-        """Tell this of every forward pass, in the device's thread."""
-        self._pass_observers.append(observer)
-
-    def _tell_of_pass(self, report: PassReport) -> None:
-        for observer in self._pass_observers:
-            observer(report)
-
-    @property
-    def capacity(self) -> int:
-        """How much may be resident."""
-        return self._residency.max_loaded
-
-    def _route(self, request: Request, run: HookRun, run_id: str) -> RouteDecision:
-        decision = super()._route(request, run, run_id)
-        came = arrival()
-        if came is not None and not came.handed:
-            checkpoint = self.resolve(decision["model"])
-            if self.goes_elsewhere(checkpoint, came.queue):
-                raise AnsweredElsewhere(checkpoint)
-        return decision
-
-    def resolve(self, name: str) -> str:
-        """The registered name; the library's built-in ones count only where they are registered."""
-        return canonical_name(name, self._served)
-
-    def load_anew(self, name: str) -> Any:
-        """Load a checkpoint, also where that failed a moment ago."""
-        self._residency.forget_failure(self.resolve(name))
-        return self.load(name)
-
-    def _build(self, name: str) -> Any:
-        try:
-            started = time.monotonic()
-            with self.tally.loading(name):
-                agent = super()._build(name)
-            self.load_seconds[name] = time.monotonic() - started
-            return agent
-        except Exception as error:
-            raise CheckpointUnavailable(
-                f"checkpoint {name!r} could not be loaded: {type(error).__name__}: {error}", {"checkpoint": name}
-            ) from error
 
 
 class Serving:
@@ -227,6 +100,9 @@ class Serving:
             request: as it came, unchecked: a producer may have skipped the checks.
             deadline: Unix time after which nobody wants the answer, or None.
             tenant: whose request it is, None for the deployment's own.
+
+        Raises:
+            AnsweredElsewhere: another worker is to answer it.
         """
         checked = check(request, JsonForm(self.settings.limits))
         self._check_name(checked)
@@ -257,32 +133,41 @@ class Serving:
     def predict_many(
         self, items: Sequence[BatchItem], deadline: float | None, tenant: str | None = None
     ) -> list[dict[str, Any]]:
-        """Answer checked requests in order, in shared passes; one that fails is an error entry at its place."""
+        """Answer checked requests in order, in shared passes; one that fails is an error entry at its place.
+
+        Raises:
+            DeadlineExceeded: nobody waits for them any longer.
+        """
+        check_deadline(deadline)
         results: list[dict[str, Any]] = [{}] * len(items)
         good: list[tuple[int, PredictionRequest]] = []
         for place, item in enumerate(items):
             if not isinstance(item, PredictionRequest):
                 results[place] = item
-                continue
-            try:
-                self._check_name(item)
-            except LayaError as error:
-                results[place] = error.as_entry()
+            elif (refusal := self._refusal(item)) is not None:
+                results[place] = refusal
             else:
                 good.append((place, item))
-        check_deadline(deadline)
         if (single := self.single_out()) is not None:
             for place, request in good:
                 compute = partial(self._together, [request], deadline, tenant)
                 results[place] = single.answer(place, request, compute)
             return results
-        for may_be_cached in (True, False):
+        for may_be_cached in (True, False):  # hooks are told once a call, so all of a call must be alike
             alike = [(place, request) for place, request in good if request.may_be_cached is may_be_cached]
             if alike:
                 answers = self._together([request for _, request in alike], deadline, tenant)
                 for (place, _), answer in zip(alike, answers, strict=True):
                     results[place] = answer
         return results
+
+    def _refusal(self, request: PredictionRequest) -> Entry | None:
+        """The error entry of a request whose checkpoint is not registered here, else None."""
+        try:
+            self._check_name(request)
+        except LayaError as error:
+            return error.as_entry()
+        return None
 
     def _together(
         self, requests: Sequence[PredictionRequest], deadline: float | None, tenant: str | None
@@ -298,7 +183,7 @@ class Serving:
                 )
         except _NO_FAILURE:
             raise
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - as in `predict`
             # When time is up, it is up for the halves too.
             if len(requests) == 1 or isinstance(error, DeadlinePassed):
                 return [self._failure(error, request).as_entry() for request in requests]
@@ -319,43 +204,6 @@ def _scope(request: PredictionRequest, tenant: str | None) -> Scope:
     """What hooks may know of a request beside its context."""
     task = current_task
     return Scope(namespace=tenant, store=request.may_be_cached, task_id=task.request.id if task else None)
-
-
-def sources_of(checkpoints: Sequence[CheckpointSource]) -> dict[str, str | tuple[str, str | None]]:
-    """The sources as a Router takes them. The small checkpoints are built at need, which can take a minute."""
-    built: Mapping[str, str] = {}
-    if any(checkpoint.small for checkpoint in checkpoints):
-        built = small.checkpoints()
-    found: dict[str, str | tuple[str, str | None]] = {}
-    for checkpoint in checkpoints:
-        if checkpoint.small:
-            found[checkpoint.name] = built[checkpoint.name]
-        elif checkpoint.source is None:
-            found[checkpoint.name] = DEFAULT_MODELS[checkpoint.name]
-        elif checkpoint.is_path:
-            found[checkpoint.name] = checkpoint.path
-        else:
-            found[checkpoint.name] = (checkpoint.source, checkpoint.subfolder)
-    return found
-
-
-def make_hook(path: str) -> Any:
-    """The hook that a dotted path names: what it names is called without arguments.
-
-    Raises:
-        HookNotFound: it cannot be imported, is not callable, or fails when called.
-    """
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise HookNotFound(f"LAYA_HOOKS: {path!r} is no dotted path: write module.Class")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise HookNotFound(f"LAYA_HOOKS: {path!r} cannot be imported: {error}") from error
-    try:
-        return factory()
-    except Exception as error:
-        raise HookNotFound(f"LAYA_HOOKS: {path}() failed: {type(error).__name__}: {error}") from error
 
 
 def check_deadline(deadline: float | None) -> None:

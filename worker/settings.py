@@ -1,7 +1,7 @@
 """What a worker reads from its environment, beyond what it shares with the backends.
 
 The settings say which checkpoints this worker may serve, what it holds in memory and which hooks run. What is
-done with them is in `worker.serving` and `worker.app`.
+done with them is in `worker.serving_router` and `worker.app`.
 """
 
 from __future__ import annotations
