@@ -20,6 +20,7 @@ from kombu.transport import virtual
 from kombu.utils.json import dumps
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
+from producer.checkpoints import QUEUE_PREFIX
 from producer.failover import PrimaryConnection, SecurePrimaryConnection
 from producer.queue_limit import QueueLimit, lengths
 from producer.transport_message import SENT, MalformedMessage, Message, Taken
@@ -39,6 +40,10 @@ BELL_MS: Final = 10_000
 
 SILENT_S: Final = 4.0
 """Seconds by which an answer may be late. Then the connection counts as dead: the network drops what it is sent."""
+
+
+QUEUES_KEY: Final = "laya.queues"
+"""Sorted set of the queues of ours that were declared, by when; a handful of names."""
 
 
 class Channel(stock.Channel):
@@ -128,8 +133,18 @@ class Channel(stock.Channel):
         """Write a binding down. On a full server that stays undone: a worker must start to empty it."""
         try:
             super()._queue_bind(exchange, *binding)
+            self._remember(exchange)
         except OutOfMemoryError as error:
             logger.warning("a binding of the exchange %r could not be written: %s", exchange, error)
+
+    def _remember(self, exchange: str) -> None:
+        """Note that this queue of ours exists: a worker answers for those that nobody reads."""
+        if exchange.startswith(f"{QUEUE_PREFIX}."):
+            try:
+                with self.conn_or_acquire() as client:
+                    client.zadd(QUEUES_KEY, {exchange: round(time())})
+            except ResponseError as error:  # a user without the right: its requests are published all the same
+                logger.debug("the queue %r could not be noted: %s", exchange, error)
 
     # --- consuming ---
 

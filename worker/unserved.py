@@ -1,0 +1,124 @@
+"""Answers what was sent to a queue that no worker reads: a backend knows a checkpoint that nobody serves.
+
+The queue's wire remembers which queues were declared (`laya.queues`). One that no live worker serves, and whose oldest
+message has waited for some seconds, is emptied by whichever worker claims it: each caller gets the error that says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from celery import bootsteps, signals
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from producer.app import PredictionApp
+from producer.checkpoints import QUEUE_PREFIX, queue_of
+from producer.errors import UnknownCheckpoint
+from producer.transport import QUEUES_KEY
+from worker.announcements import Fleet, read
+from worker.dead import task_id_of
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 5.0
+"""Seconds between two looks at which queues there are."""
+
+AGE_S: Final = 5.0
+"""Seconds that a message waits before its queue is taken for one that nobody serves: a worker may just be starting."""
+
+CLAIM_MS: Final = 30_000
+AT_A_TIME: Final = 200
+
+
+def unserved(fleet: Fleet) -> list[str]:
+    """Checkpoints whose messages wait for nobody: no live worker serves them, and the oldest has waited."""
+    served = {name for worker in fleet.workers for name in worker.serves}
+    return [queue.checkpoint for queue in fleet.queues if queue.checkpoint not in served and queue.age > AGE_S]
+
+
+class Unserved:
+    """Looks every few seconds, in a thread."""
+
+    def __init__(self, app: PredictionApp) -> None:
+        """Look at the broker of the app."""
+        self._app = app
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="laya-unserved", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the look at hand."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        # At random, so that workers that were started together do not look together.
+        while not self._stop.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):  # noqa: S311 - no secret
+            try:
+                self._look()
+            except (OperationalError, RedisError, OSError) as error:
+                logger.debug("Could not look for queues that nobody serves: %s", error)
+            except Exception:
+                logger.exception("Looking for queues that nobody serves failed")
+
+    def _look(self) -> None:
+        settings = self._app.settings
+        with self._app.connection_for_write() as connection:
+            channel = connection.default_channel
+            client = channel.client
+            known = {queue_of(name) for name in settings.names} | {QUEUE_PREFIX}
+            names = [_text(name) for name in client.zrange(QUEUES_KEY, 0, -1)]
+            strange = [name.removeprefix(f"{QUEUE_PREFIX}.") for name in names if name not in known]
+            if not strange:
+                return
+            fleet = read(client, settings.namespace, strange)
+            for checkpoint in unserved(fleet):
+                claim = f"{settings.namespace}.unserved.{checkpoint}"
+                if client.set(claim, "1", nx=True, px=CLAIM_MS):
+                    served = sorted({name for worker in fleet.workers for name in worker.serves})
+                    self._answer(channel, checkpoint, served)
+                    client.delete(claim)
+
+    def _answer(self, channel: Any, checkpoint: str, served: Sequence[str]) -> None:
+        """Answer what waits in the queue of a checkpoint; the error first, then the acknowledgement."""
+        answered = 0
+        while answered < AT_A_TIME and not self._stop.is_set():
+            message = channel.basic_get(queue_of(checkpoint))
+            if message is None:
+                break
+            error = UnknownCheckpoint(
+                f"no worker serves the checkpoint {checkpoint!r}; those that are served are {', '.join(served)}. "
+                "Add it to LAYA_CHECKPOINTS on the workers, or ask for another",
+                {"checkpoint": checkpoint, "known": list(served)},
+            )
+            if (task_id := task_id_of(message)) is not None:
+                self._app.backend.mark_as_failure(task_id, error)
+            message.ack()
+            answered += 1
+        if answered:
+            logger.error(
+                "No worker serves %r: %d messages of its queue were answered with the error", checkpoint, answered
+            )
+
+
+class UnservedStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
+    """Looks for as long as the worker takes messages."""
+
+    requires = ("worker.placement_step:PlacementStep",)
+
+    def start(self, parent: Any) -> None:
+        """Begin to look."""
+        looking = Unserved(parent.app)
+        signals.worker_shutting_down.connect(lambda **_: looking.stop(), weak=False)
+        looking.start()
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
