@@ -32,9 +32,7 @@ _RESTORE: Final = {"unacked_restore_interval": 2, "unacked_restore_throttle": 1}
 class PredictionService(Protocol):
     """What answers requests in a process: a worker's serving, or `producer.testing`."""
 
-    def predict(
-        self, request: PredictionRequest, deadline: float | None, tenant: str | None = None
-    ) -> dict[str, Any]:
+    def predict(self, request: PredictionRequest, deadline: float | None, tenant: str | None = None) -> dict[str, Any]:
         """Answer one request.
 
         Args:
