@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.integration.conftest import backend, checkpoints, client, make_worker, questions, server
+from tests.integration.conftest import backend, checkpoints, make_worker, questions
 
-__all__ = ["backend", "checkpoints", "client", "make_worker", "questions", "server"]
+__all__ = ["backend", "checkpoints", "make_worker", "questions"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PICTURES = os.environ.get("SCREENSHOTS")

@@ -15,7 +15,9 @@ from playwright.sync_api import Browser, expect
 
 from producer.errors import PredictionFailed
 from tests.browser.conftest import picture
-from tests.integration.conftest import ROOT, Backend, WorkerProcess, wait_until
+from tests.celery_process import ROOT
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 LOGIN = ("admin", "a long password")

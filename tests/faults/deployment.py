@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from laya.simulated import write_checkpoint
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
 from worker.server import EmbeddedServer
 
 VISIBILITY_S = 2
@@ -49,7 +49,7 @@ class Deployment:
             log = self._home / f"worker{number}.log"
             self.workers.append(WorkerProcess(log, self._settings, "-c", str(threads)).launch())
         for worker in self.workers:
-            wait_until(lambda worker=worker: "ready." in worker.text(), 60, f"the start of {worker.log}")
+            worker.until_ready()
         self._supervisor.start()
         return self
 
@@ -93,8 +93,7 @@ class Deployment:
     def _supervise(self) -> None:
         while not self._over.wait(0.05):
             for worker in self.workers:
-                assert worker.process is not None
-                if worker.process.poll() is not None:
+                if not worker.alive:
                     self.deaths += 1
                     worker.launch()
 

@@ -14,25 +14,14 @@ from celery import chain
 from producer.bulk import predict_many
 from producer.errors import DeadlineExceeded, QueueFull
 from tests.faults.deployment import NOUL, Deployment
-from tests.integration.conftest import Backend, wait_until
+from tests.integration.conftest import Backend
 from tests.integration.wire import Commands
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 LIMIT = 5
 QUEUE = "laya.english"
 CHECKPOINTS = "english=/nowhere,multilingual=/nowhere"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture

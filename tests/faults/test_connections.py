@@ -17,7 +17,8 @@ from producer import watch
 from producer.bulk import predict_many
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
 from tests.faults.rig import QUESTIONS, Line, Rig
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 
 BACK_S = 10.0
 """Within this a worker serves again, from the server's return on."""

@@ -13,7 +13,7 @@ from celery.exceptions import TaskRevokedError
 
 from producer.errors import DeadlineExceeded, PredictionFailed
 from tests.faults.deployment import NOUL, Deployment, deployed
-from tests.integration.conftest import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from celery.exceptions import NotRegistered
 from producer.errors import InvalidRequest, PoisonedRequest
 from tests.faults.deployment import NOUL, VISIBILITY_S, Deployment, deployed
 from tests.integration.commandline import laya_workers
-from tests.integration.conftest import wait_until
+from tests.waiting import wait_until
 from worker.dead import DeadLetters
 
 QUEUE = "laya.english"

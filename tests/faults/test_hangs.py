@@ -16,7 +16,8 @@ from celery.result import AsyncResult
 
 from producer.errors import DeadlineExceeded, PoisonedRequest
 from tests.faults.rig import Rig
-from tests.integration.conftest import WorkerProcess, wait_until
+from tests.integration.conftest import WorkerProcess
+from tests.waiting import wait_until
 from worker.health import STALE_S, Pulse, problems, read_pulses
 from worker.watchdog import EXIT_HUNG
 

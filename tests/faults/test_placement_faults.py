@@ -13,24 +13,13 @@ import pytest
 import redis
 
 from laya.simulated import write_checkpoint
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.announcements import Fleet, read
-from worker.server import EmbeddedServer, free_port
+from worker.server import EmbeddedServer
 
 NAMES = ("a", "b")
 QUESTIONS = {"yes": {"type": "noul", "instructions": "Is it so?"}}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(port=free_port()) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +49,7 @@ def workers(
     }
     made = [WorkerProcess(home / f"worker{number}.log", settings, "-c", "4").launch() for number in range(2)]
     for worker in made:
-        wait_until(worker._is_ready, 90, "the worker's start")
+        worker.until_ready()
     yield made
     for worker in made:
         worker.end()

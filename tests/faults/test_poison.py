@@ -9,7 +9,7 @@ from typing import Any
 from producer.errors import LayaError, PoisonedRequest
 from tests.faults.deployment import NOUL, Deployment, answers, deployed
 from tests.integration.commandline import laya_workers
-from tests.integration.conftest import wait_until
+from tests.waiting import wait_until
 
 NEIGHBOURS = 24
 MOST = 2

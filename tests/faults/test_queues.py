@@ -12,24 +12,13 @@ import redis
 from celery import Celery
 
 from producer.errors import PayloadTooLarge
-from tests.integration.conftest import Backend, wait_until
+from tests.integration.conftest import Backend
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 EVENT_BYTES = 2_000
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -78,7 +67,7 @@ def test_queues_are_added_and_cancelled_under_load_and_across_a_lost_connection(
         control("add_consumer")
         answered(left)
         wait_until(lambda: client.hlen("unacked") == 0, what="the acknowledgements")
-        assert worker.stop() == 0
+        assert worker.terminate() == 0
 
 
 def test_a_payload_of_ten_megabytes_is_refused_and_events_stay_small(

@@ -17,7 +17,7 @@ import pytest
 
 from producer.errors import BrokerUnavailable
 from tests.faults.deployment import VISIBILITY_S, Deployment, answers, deployed
-from tests.integration.conftest import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

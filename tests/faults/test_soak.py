@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.conftest import ROOT
+from tests.celery_process import ROOT
 
 
 def figures(tmp_path: Path, *options: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.conftest import ROOT
+from tests.celery_process import ROOT
 
 
 def test_the_benchmark_of_the_wire_runs_and_loses_nothing(tmp_path: Path) -> None:

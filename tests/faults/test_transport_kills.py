@@ -15,9 +15,9 @@ import pytest
 import redis
 from celery import Celery
 
-from tests.integration.conftest import wait_until
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 VISIBILITY_S = 3
@@ -55,8 +55,7 @@ def make_worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[Callable[...
 
     yield make
     for worker in made:
-        if worker.alive:
-            worker.stop()
+        worker.end()
 
 
 def publish(app: Celery, task: str, count: int, *args: Any) -> list[str]:
@@ -125,7 +124,7 @@ def test_workers_ended_in_order_lose_nothing_and_repeat_nothing(
         worker = make_worker().start()
         before = answered(client, ids)
         wait_until(lambda before=before: answered(client, ids) > before + 20, 30, "work")
-        assert worker.stop() == 0
+        assert worker.terminate() == 0
         assert client.hlen("unacked") == client.zcard("unacked_index") == 0
     make_worker().start()
     wait_until(lambda: answered(client, ids) == len(ids), 30, "the answers")
@@ -139,10 +138,10 @@ def test_a_second_worker_takes_over_what_one_that_ends_has_not_begun(
     long = [app.tasks["nap"].delay(3) for _ in range(2)]
     wait_until(lambda: client.hlen("unacked") == 2, what="the long tasks")
     second = make_worker().start()
-    first.signal()
+    first.ask_to_end()
     ids = publish(app, "note", 50)
     wait_until(lambda: answered(client, ids) == len(ids), 2, "the answers, while the first still works")
-    assert first.stop() == 0
+    assert first.exit_code() == 0
     assert [result.get(timeout=5) for result in long] == [None, None]
-    assert second.stop() == 0
+    assert second.terminate() == 0
     assert client.llen("runs") == len(ids)

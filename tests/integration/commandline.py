@@ -6,12 +6,13 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "golden" / "checkpoints"
@@ -19,15 +20,6 @@ TINY = ",".join(f"{name}={GOLDEN / name}" for name in ("english", "multilingual"
 """The small random checkpoints, as LAYA_CHECKPOINTS."""
 
 MARK = "LAYA_TEST_MARK"
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for a condition, looking often; fail with `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.05)
 
 
 def laya_workers(
@@ -104,7 +96,11 @@ class CommandLine:
 
     def leaves_nothing(self, seconds: float = 0.0) -> None:
         """Fail if a process with the mark is alive after `seconds` at most."""
-        until(lambda: not self.processes(), seconds, f"every process gone; left: {self.processes()}\n{self.output}")
+        try:
+            wait_until(lambda: not self.processes(), seconds, "the end of every process")
+        except AssertionError as error:
+            error.add_note(f"left: {self.processes()}\nprinted:\n{self.output}")
+            raise
 
     def clean_up(self) -> None:
         """End the command as its user would, and kill whatever is left, for the next test's sake."""

@@ -1,40 +1,22 @@
-"""A real server on a free port, real worker processes, and a backend of this process that talks to them."""
+"""Real worker processes on a real server, and a backend of this process that talks to them."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from producer.app import PredictionApp
 from producer.client import aask, ask
 from producer.settings import ProducerSettings
 from producer.tasks import register
+from tests.celery_process import ROOT, CeleryProcess
 from worker.server import EmbeddedServer
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-
-READY_SECONDS = 90.0
-EXIT_SECONDS = 30.0
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:
-    """The first true value of `condition`, asked often, until the deadline."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
 class Backend:
@@ -56,90 +38,17 @@ class Backend:
         self.app.backend.client.close()
 
 
-class WorkerProcess:
-    """`celery -A worker worker` as a process of its own, with its log in a file."""
+class WorkerProcess(CeleryProcess):
+    """`celery -A worker worker` on the CPU, with the hooks of the tests within reach."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], *options: str) -> None:
-        self.log = log
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("LAYA_")},
+        """Describe it; `environment` are its settings, and `options` Celery's own."""
+        own = {
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
             "LAYA_DEVICE": "cpu",
             "LAYA_LOG_FORMAT": "text",
-            **environment,
         }
-        self._options = options
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def launch(self) -> WorkerProcess:
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "celery", "-A", "worker", "worker", "-l", "INFO"),
-                    *("--without-gossip", "--without-mingle", "-n", f"{self.log.stem}@%h"),
-                    *self._options,
-                ],
-                env=self._environment,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        return self
-
-    def start(self) -> WorkerProcess:
-        self.launch()
-        wait_until(self._is_ready, READY_SECONDS, f"the worker's start ({self.log})")
-        return self
-
-    def _is_ready(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, f"the worker ended at its start:\n{self.text()[-3000:]}"
-        return "ready." in self.text()
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    def exit_code(self, seconds: float = EXIT_SECONDS) -> int:
-        assert self.process is not None
-        return self.process.wait(seconds)
-
-    def terminate(self) -> int:
-        """SIGTERM, and the exit code."""
-        os.kill(self.pid, signal.SIGTERM)
-        return self.exit_code()
-
-    def end(self) -> None:
-        """Whatever it is doing: end it, by its pid."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    """A server for the tests of one file."""
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A look into the server."""
-    with redis.Redis.from_url(server.url) as connection:
-        yield connection
+        super().__init__("worker", log, {**own, **environment}, *options)
 
 
 @pytest.fixture(scope="module")

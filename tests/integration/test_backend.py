@@ -20,7 +20,9 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 
 from producer import watch
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
-from tests.integration.conftest import ROOT, Backend, WorkerProcess, wait_until
+from tests.celery_process import ROOT
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 QUESTIONS = {"angry": {"type": "noul", "instructions": "The customer is angry."}}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT
+from tests.celery_process import ROOT
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from producer.errors import InvalidRequest, UnknownCheckpoint
 from producer.settings import ProducerSettings
 from producer.tenancy import TENANT_HEADER, signed
 from tests.integration.commandline import laya_workers
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.cli.commands import app
 from worker.cli.screen import Code, CommandError
 from worker.server import EmbeddedServer

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.commandline import TINY, CommandLine, laya_workers, until
+from tests.integration.commandline import TINY, CommandLine, laya_workers
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 COMMANDS = [
@@ -60,9 +61,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     )
     started = Up(command, f"redis://127.0.0.1:{port}/0", "")
     try:
-        until(lambda: "http://127.0.0.1:" in command.output, 60, "the addresses are printed")
+        wait_until(lambda: "http://127.0.0.1:" in command.output, 60, "the addresses")
         started.flower_url = re.findall(r"http://127\.0\.0\.1:\d+", command.output)[0]
-        until(lambda: started.run("status").returncode == 0, 90, "a worker answers")
+        wait_until(lambda: started.run("status").returncode == 0, 90, "a worker's answer")
         yield started
     finally:
         command.clean_up()
@@ -138,7 +139,7 @@ def test_flower_wants_the_password(up: Up) -> None:
         except OSError:
             return 0
 
-    until(lambda: get(LOGIN) == 200, 60, "Flower answers")
+    wait_until(lambda: get(LOGIN) == 200, 60, "Flower's answer")
     assert get(None) == 401
     assert get("someone:wrong") == 401
 
@@ -147,7 +148,7 @@ def test_up_is_stopped_by_ctrl_c_and_leaves_nothing_running(tmp_path: Path) -> N
     port = free_port()
     command = CommandLine(tmp_path, "up", "--no-flower", "--port", str(port), LAYA_CHECKPOINTS=TINY)
     try:
-        until(lambda: bool(command.processes("worker1@")), 60, "the worker is started")
+        wait_until(lambda: bool(command.processes("worker1@")), 60, "the worker's start")
         command.process.send_signal(signal.SIGINT)
         assert command.ends(40) == 0, command.output
         command.leaves_nothing()
@@ -158,7 +159,7 @@ def test_up_is_stopped_by_ctrl_c_and_leaves_nothing_running(tmp_path: Path) -> N
 def test_up_killed_takes_server_worker_and_flower_along(tmp_path: Path) -> None:
     command = CommandLine(tmp_path, "up", "--port", str(free_port()), LAYA_CHECKPOINTS=TINY, FLOWER_BASIC_AUTH=LOGIN)
     try:
-        until(lambda: len(command.processes("worker.leash")) == 2, 60, "worker and Flower are started")
+        wait_until(lambda: len(command.processes("worker.leash")) == 2, 60, "the start of worker and Flower")
         command.process.kill()
         command.leaves_nothing(20)
     finally:

@@ -18,7 +18,8 @@ from laya.simulated import write_checkpoint
 from producer.app import PredictionApp
 from producer.settings import ProducerSettings
 from tests.integration.commandline import ROOT, CommandLine, laya_workers
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.overview import ask_all
 from worker.presets import TRIAGE
 from worker.server import EmbeddedServer

@@ -14,7 +14,8 @@ import httpx
 import pytest
 import yaml
 
-from tests.integration.conftest import EXIT_SECONDS, READY_SECONDS, ROOT, wait_until
+from tests.celery_process import EXIT_SECONDS, READY_SECONDS, ROOT
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))

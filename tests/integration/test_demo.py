@@ -12,7 +12,8 @@ import psutil
 import pytest
 import redis
 
-from tests.integration.commandline import TINY, CommandLine, until
+from tests.integration.commandline import TINY, CommandLine
+from tests.waiting import wait_until
 from worker.tickets import TICKETS
 
 START_SECONDS = 90.0
@@ -53,12 +54,12 @@ def workers(command: CommandLine) -> list[psutil.Process]:
 
 
 def wait_for_start(command: CommandLine) -> None:
-    until(lambda: len(workers(command)) == 2, START_SECONDS, "two workers are started")
+    wait_until(lambda: len(workers(command)) == 2, START_SECONDS, "the start of two workers")
 
 
 def wait_for_answers(command: CommandLine) -> None:
     """Until some tickets are answered; the demo forgets each result as it reads it, so one seen is enough."""
-    until(lambda: answered(command) > 0 or command.process.poll() is not None, START_SECONDS, "a ticket is answered")
+    wait_until(lambda: answered(command) > 0 or command.process.poll() is not None, START_SECONDS, "the first answer")
     assert command.process.poll() is None, command.output
 
 
@@ -135,7 +136,7 @@ def test_a_second_signal_does_not_wait(demo: Callable[..., CommandLine]) -> None
     for worker in stopped:
         worker.suspend()  # it cannot react to a SIGTERM now
     os.killpg(command.process.pid, signal.SIGINT)
-    until(lambda: "SIGINT: stopping" in command.output, 20, "the first signal is acknowledged")
+    wait_until(lambda: "SIGINT: stopping" in command.output, 20, "the word on the first signal")
     os.killpg(command.process.pid, signal.SIGINT)
     command.ends(10)
     command.leaves_nothing(5)

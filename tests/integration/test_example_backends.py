@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.conftest import ROOT, WorkerProcess, wait_until
+from tests.celery_process import ROOT
+from tests.integration.conftest import WorkerProcess
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore:checkpoint .* temperatures outside:RuntimeWarning")

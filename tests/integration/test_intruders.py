@@ -20,7 +20,9 @@ from celery.exceptions import NotRegistered
 
 from laya.simulated import write_checkpoint
 from producer.errors import InvalidRequest, LayaError, UnknownCheckpoint
-from tests.integration.conftest import ROOT, Backend, WorkerProcess, wait_until
+from tests.celery_process import ROOT
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.app import app as worker_app
 from worker.server import EmbeddedServer
 

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laya.simulated import write_checkpoint
 from producer.errors import PredictionFailed
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 SECRET = "4111-1111-1111-1111"

@@ -14,7 +14,8 @@ import redis
 
 from laya.simulated import write_checkpoint
 from producer.errors import CheckpointUnavailable
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.announcements import Fleet, Keys, read
 
 NAMES = ("a", "b", "c")
@@ -50,12 +51,7 @@ def workers(make_worker: Callable[..., WorkerProcess], journal: Path) -> list[Wo
         ).launch()
         for _ in range(3)
     ]
-    return [worker.start() if worker.process is None else _ready(worker) for worker in made]
-
-
-def _ready(worker: WorkerProcess) -> WorkerProcess:
-    wait_until(worker._is_ready, 90, "the worker's start")
-    return worker
+    return [worker.until_ready() for worker in made]
 
 
 @pytest.fixture

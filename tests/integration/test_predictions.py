@@ -16,7 +16,8 @@ from kombu.utils.uuid import uuid
 from laya import Router
 from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, UnknownCheckpoint
 from producer.served import served
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 
 # The english checkpoint carries temperatures that are clamped, with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:checkpoint .* temperatures outside:RuntimeWarning")

@@ -20,7 +20,8 @@ from typer.main import get_command
 
 from hooks.audit import AuditSettings
 from hooks.cache_settings import CacheSettings
-from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers, until
+from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers
+from tests.waiting import wait_until
 from worker import control, inspection  # noqa: F401 - Celery's command line knows their commands
 from worker.cli.commands import app as command_line
 from worker.server import free_port
@@ -82,7 +83,7 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         tmp_path_factory.mktemp("up"), "up", "--no-flower", "--port", str(port), LAYA_CHECKPOINTS=TINY
     )
     try:
-        until(lambda: laya_workers("status", LAYA_BROKER_URL=url).returncode == 0, 90, "a worker answers")
+        wait_until(lambda: laya_workers("status", LAYA_BROKER_URL=url).returncode == 0, 90, "a worker's answer")
         yield url
     finally:
         command.clean_up()

@@ -22,8 +22,10 @@ from celery import chord, group
 
 from laya.simulated import write_checkpoint
 from producer.errors import BrokerUnavailable, CheckpointUnavailable
-from tests.integration.conftest import ROOT, Backend, WorkerProcess, wait_until
+from tests.celery_process import ROOT
+from tests.integration.conftest import Backend, WorkerProcess
 from tests.integration.tls_proxy import CA, TlsProxy
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

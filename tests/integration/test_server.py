@@ -12,7 +12,8 @@ import psutil
 import pytest
 import redis
 
-from tests.integration.conftest import ROOT, wait_until
+from tests.celery_process import ROOT
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, ServerError, free_port
 
 PARENT = """

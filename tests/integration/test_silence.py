@@ -26,7 +26,8 @@ from laya.simulated import write_checkpoint
 from producer.errors import BrokerUnavailable, InvalidRequest, LayaError, PredictionFailed
 from producer.request import PredictionRequest
 from producer.settings import ProducerSettings
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.logs import Discreet
 from worker.redaction import escaped, places, told
 from worker.server import EmbeddedServer

@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from laya.simulated import write_checkpoint
-from tests.integration.conftest import READY_SECONDS, Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 NAMES = ("multilingual", "english")
@@ -37,7 +38,8 @@ class Fleet:
         }
         self._make = make
         self.workers = [self.add().launch(), self.add().launch()]
-        wait_until(lambda: all("ready." in one.text() for one in self.workers), READY_SECONDS, "the workers' start")
+        for worker in self.workers:
+            worker.until_ready()
 
     def add(self, **settings: str) -> WorkerProcess:
         return self._make("-P", "threads", "-c", "16", **{**self.settings, **settings})

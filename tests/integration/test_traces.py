@@ -15,7 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from laya.simulated import write_checkpoint
-from tests.integration.conftest import ROOT, WorkerProcess
+from tests.celery_process import ROOT
+from tests.integration.conftest import WorkerProcess
 from worker.server import EmbeddedServer
 
 SECRET = "4111-1111-1111-1111"

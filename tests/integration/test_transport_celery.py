@@ -15,9 +15,9 @@ from celery import Celery, chain, chord, group
 from celery.exceptions import TaskRevokedError
 from kombu import Exchange, Queue
 
-from tests.integration.conftest import wait_until
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 PAIRINGS = [("ours", "ours"), ("stock", "ours"), ("ours", "stock")]
@@ -51,7 +51,7 @@ def workers(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
         wait_until(lambda worker=worker: " ready." in worker.text(), 60, "the worker's start")
     yield made
     for worker in made.values():
-        worker.stop()
+        worker.end()
 
 
 @pytest.fixture(autouse=True)

