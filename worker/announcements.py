@@ -1,6 +1,6 @@
 """What workers tell each other through the broker's server: who holds and loads what, who claims what, what waits.
 
-`Announcer.exchange` is a worker's heartbeat: one script that tells and asks everything, so that a worker at rest sends
+`exchange` is a worker's heartbeat: one script that tells and asks everything, so that a worker at rest sends
 one command a second. `read` is a look from outside, for people. Every key is under the namespace and expires by itself:
 a worker that dies is forgotten within `LIFETIME_S`. What to make of it all is `worker.placement`'s.
 """
@@ -235,26 +235,29 @@ def read(client: Any, namespace: str, checkpoints: Sequence[str], prefix: str = 
                 pipe.zrangebyscore(prefix + keys.of(kind, name), heard.at, "+inf")
             pipe.get(prefix + keys.of("claim", name))
         workers, *rest = pipe.execute()
-    queues = []
-    for place, name in enumerate(checkpoints):
-        holders, loaders, failed, claim = rest[place * 4 : place * 4 + 4]
-        demand = heard.demand[name]
-        queues.append(
-            QueueEntry(
-                name,
-                demand.depth,
-                demand.age,
-                demand.rate,
-                _texts(holders),
-                _texts(loaders),
-                _texts(failed),
-                _text(claim) if claim else None,
-            )
-        )
+    queues = [
+        _queue_entry(name, heard.demand[name], rest[place * 4 : place * 4 + 4])
+        for place, name in enumerate(checkpoints)
+    ]
     ids = _texts(workers)
     texts = client.mget([prefix + keys.worker(one) for one in ids]) if ids else []
     entries = [WorkerEntry.from_json(text) for text in texts if text]
     return Fleet(heard.at, tuple(sorted(entries, key=lambda one: one.id)), tuple(queues))
+
+
+def _queue_entry(checkpoint: str, demand: Demand, replies: Sequence[Any]) -> QueueEntry:
+    """What waits for a checkpoint, and what the server has said of its holders, loaders, failures and claim."""
+    holders, loaders, failed, claim = replies
+    return QueueEntry(
+        checkpoint,
+        demand.depth,
+        demand.age,
+        demand.rate,
+        _texts(holders),
+        _texts(loaders),
+        _texts(failed),
+        _text(claim) if claim else None,
+    )
 
 
 def _text(value: bytes | str) -> str:

@@ -18,6 +18,7 @@ from kombu.utils.uuid import uuid
 
 from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX
+from producer.errors import PoisonedRequest
 from producer.transport_message import RETURNED
 from worker.broker_scripts import ADD, DROP, ENTRIES, ONE, channel_of, run
 from worker.deliveries import Deliveries
@@ -160,6 +161,15 @@ def letter_of(message: Any, kind: Kind, reason: str, deliveries: int = 0) -> Let
         requests=requests,
         questions=questions,
         reason=reason,
+    )
+
+
+def poisoned(letter: Letter) -> PoisonedRequest:
+    """The error of a request that workers died of: its id and sizes, no text."""
+    sizes = {"bytes": letter.size, "requests": letter.requests, "questions": letter.questions}
+    return PoisonedRequest(
+        f"workers began this request {letter.deliveries} times and never finished: it is set aside as a dead letter",
+        {"task_id": letter.id, "deliveries": letter.deliveries, "checkpoint": letter.checkpoint, **sizes},
     )
 
 

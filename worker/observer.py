@@ -1,6 +1,6 @@
 """The thread that keeps placement going: it tells and asks the others once a second, decides, and has the order obeyed.
 
-What it decides is `worker.placement`'s matter, how it is told `worker.announcements`', how it is obeyed
+What it decides is `worker.placement`'s matter, how it is told `worker.heartbeat`'s, how it is obeyed
 `worker.queue_order`'s. When the server cannot be asked, the worker goes on as it was decided last, and after some
 seconds reads all its queues.
 """
@@ -8,22 +8,21 @@ seconds reads all its queues.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, Literal
 
 from celery.worker import state
-from redis import Redis
 from redis.exceptions import RedisError
 
 from laya import BaseHook, PredictContext
 from producer.checkpoints import queue_of
 from worker import queue_order
-from worker.announcements import LIFETIME_S, Heard, Told, WorkerEntry, exchange
+from worker.announcements import LIFETIME_S, Heard, Told, WorkerEntry
+from worker.heartbeat import Exchange
 from worker.in_hand import copied
 from worker.placement import Decision, Demand, Held, Rules, View, decide
 from worker.serving import Serving
@@ -46,8 +45,7 @@ RETRY_LOAD_S: Final = 30.0
 """Seconds for which a worker does not claim a checkpoint that it could not load."""
 
 COMPLAIN_EVERY_S: Final = 60.0
-
-Exchange = Callable[[WorkerEntry | None, Mapping[str, Told]], Heard]
+"""Seconds between two lines of the log about a server that cannot be asked."""
 
 
 @dataclass(slots=True)
@@ -188,12 +186,14 @@ class Observer:
                 holds=_change(name in held, before.holds),
                 loads=_change(name in building and name not in held, before.loads),
                 done=answered[name] - known.answered[name],
-                claim="keep" if name in self._decision.claims else self._dropped(name),
+                claim=self._claim_of(name),
                 failed_s=failed.get(name, -1.0 if before.failed_s > 0 else 0.0),
             )
         return told, answered
 
-    def _dropped(self, name: str) -> Any:
+    def _claim_of(self, name: str) -> Literal["keep", "drop", ""]:
+        if name in self._decision.claims:
+            return "keep"
         return "drop" if self._known.heard is None or name in self._known.heard.claims else ""
 
     def _about(self) -> WorkerEntry:
@@ -340,32 +340,3 @@ class _Changes(BaseHook):
 def _change(now: bool, before: int) -> int:
     """What to say of a fact: again and again while it holds, and once when it has ended."""
     return 1 if now else -1 if before > 0 else 0
-
-
-def ask_through(app: Any, namespace: str, worker: str) -> Exchange:
-    """How a worker asks the broker's server: through a connection of its own, made as the queue's are."""
-    connection = app.connection_for_write()
-    clients: list[tuple[Any, str]] = []
-
-    def ask(entry: WorkerEntry | None, told: Mapping[str, Told]) -> Heard:
-        if not clients:
-            try:
-                channel = connection.default_channel
-            except connection.connection_errors as error:
-                raise OSError(str(error)) from error
-            clients.append((_plain(channel), channel.global_keyprefix))
-        client, prefix = clients[0]
-        return exchange(client, namespace, worker, entry, told, prefix)
-
-    return ask
-
-
-def _plain(channel: Any) -> Any:
-    """A client that prefixes no key by itself, on the channel's connections."""
-    return Redis(connection_pool=channel.pool)
-
-
-def entry_of(node: str, capacity: str, serves: tuple[str, ...]) -> WorkerEntry:
-    """What a worker tells about itself from its start."""
-    host, started = node.partition("@")[2] or node, round(time.time(), 3)
-    return WorkerEntry(f"{node}:{os.getpid()}", node, host, os.getpid(), started, capacity=capacity, serves=serves)

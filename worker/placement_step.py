@@ -19,7 +19,8 @@ class PlacementStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has
 
     def start(self, parent: Any) -> None:
         """Decide for the first time; the queues are read from then on as decided."""
-        from worker.observer import Observer, ask_through, entry_of  # noqa: PLC0415 - as in `worker.app`
+        from worker.heartbeat import ask_through, entry_of  # noqa: PLC0415 - as in `worker.app`
+        from worker.observer import Observer  # noqa: PLC0415
 
         app, settings = parent.app, parent.app.settings
         queues = frozenset(app.amqp.queues.consume_from)

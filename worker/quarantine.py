@@ -54,19 +54,6 @@ def verdict(*, suspect: bool, neighbours: int, alone: bool, waiting: bool) -> Ve
     return "alone" if neighbours == 0 else "wait"
 
 
-@dataclass(slots=True)
-class Counts:
-    """What came of suspects since the start, for metrics.
-
-    Attributes:
-        alone: ran alone.
-        returned: messages given back to the queue because of them.
-    """
-
-    alone: int = 0
-    returned: int = 0
-
-
 class Timer(Protocol):
     """What calls back later in the thread that takes messages."""
 
@@ -87,7 +74,6 @@ class Quarantine:
     start: Callable[[Any], None]
     examine: Callable[[Any, Callable[[], None]], None]
     timer: Timer
-    counts: Counts = field(default_factory=Counts)
     _alone: Any = None
     _since: float = 0.0
     _examined: bool = True
@@ -152,7 +138,6 @@ class Quarantine:
     def _begin(self, request: Any) -> None:
         self._alone, self._since, self._examined = request, monotonic(), False
         self._cautious = True
-        self.counts.alone += 1
         self.examine(request, self._after_examination)
 
     def _after_examination(self) -> None:
@@ -195,7 +180,6 @@ class Quarantine:
         self._put_back(returning, last=False)
 
     def _put_back(self, requests: list[Any], *, last: bool) -> None:
-        self.counts.returned += len(requests)
         for channel in {request.message.channel for request in requests}:
             tags = [one.message.delivery_tag for one in requests if one.message.channel is channel]
             for request in requests:

@@ -18,9 +18,8 @@ from celery.exceptions import BackendError
 from celery.worker import state
 
 from producer.app import PredictionApp
-from producer.errors import PoisonedRequest
 from worker.broker_scripts import UNREACHABLE
-from worker.dead import DeadLetters, Letter, letter_of
+from worker.dead import DeadLetters, letter_of, poisoned
 from worker.deliveries import Deliveries
 from worker.in_hand import copied
 from worker.quarantine import Quarantine
@@ -76,7 +75,7 @@ class Redelivery:
             self._bury(request)
             return
         logger.warning(
-            "Task %s was delivered before, and its worker ended: it runs alone, delivery %d of at most %d",
+            "Task %s was delivered before, and its worker ended: it runs alone, delivery %d, LAYA_MAX_DELIVERIES %d",
             request.id,
             delivery,
             self._settings.max_deliveries,
@@ -140,15 +139,6 @@ class Redelivery:
         let_go = getattr(request.message.channel.qos, "let_go", None)
         if let_go is not None:
             let_go(request.message.delivery_tag)
-
-
-def poisoned(letter: Letter) -> PoisonedRequest:
-    """The error of a request that workers died of: its id and sizes, no text."""
-    sizes = {"bytes": letter.size, "requests": letter.requests, "questions": letter.questions}
-    return PoisonedRequest(
-        f"workers began this request {letter.deliveries} times and never finished: it is set aside as a dead letter",
-        {"task_id": letter.id, "deliveries": letter.deliveries, "checkpoint": letter.checkpoint, **sizes},
-    )
 
 
 class RedeliveryStep(bootsteps.Step):  # type: ignore[misc] # celery has no types

@@ -66,7 +66,9 @@ class WorkerSettings(ProducerSettings):
         description="Seconds on one request, loads not counted, after which a worker takes itself for hung and ends.",
     )
     load_seconds: float = Field(
-        1800.0, gt=0, description="Seconds on one load, a download included, after which the same holds."
+        1800.0,
+        gt=0,
+        description="Seconds on one load, a download included, after which a worker takes itself for hung and ends.",
     )
     run_dir: str | None = Field(
         None, description="Directory of the files that `laya-workers health` reads; one of this user's if unset."

@@ -20,9 +20,10 @@ from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX
 from producer.errors import Entry, PoisonedRequest
 from producer.request import SCHEMA, SCHEMA_HEADER, PredictionRequest
+from producer.tasks import submit_prediction
 from producer.transport_message import RETURNED
 from worker.broker_scripts import UNREACHABLE
-from worker.dead import DeadLetters, Letter
+from worker.dead import DeadLetters, Letter, poisoned
 from worker.deliveries import Deliveries
 from worker.settings import WorkerSettings
 
@@ -69,10 +70,7 @@ class SingleOut:
         )
         self._letters.add(letter, message, keep=settings.dead_max, seconds=settings.dead_ttl)
         logger.error("Request %d of task %s is dead-lettered as %s", place, self._task_id, letter_id)
-        return PoisonedRequest(
-            f"workers began this request {begun} times and never finished: it is set aside as a dead letter",
-            {"task_id": letter_id, "deliveries": begun, "bytes": letter.size, "questions": letter.questions},
-        )
+        return poisoned(letter)
 
 
 def single_out(app: PredictionApp, settings: WorkerSettings) -> SingleOut | None:
@@ -92,7 +90,7 @@ def alone(request: PredictionRequest, task_id: str, queue: str) -> dict[str, Any
         "content-type": "application/json",
         "content-encoding": "utf-8",
         "headers": {
-            "task": "laya.submit_prediction",
+            "task": submit_prediction.name,
             "id": task_id,
             "root_id": task_id,
             "lang": "py",

@@ -31,7 +31,8 @@ def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_
         assert "answers" in one
         assert "answers" in other
         assert type(LayaError.from_entry(error)) is PoisonedRequest
-        assert 1 < run.lines("begin").count("exit 3") <= MOST
+        # Its first delivery counts also where another killer was faster than it.
+        assert 1 <= run.lines("begin").count("exit 3") <= MOST
 
         for state, killer in killers.items():
             error = came.pop(state)

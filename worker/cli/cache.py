@@ -22,6 +22,7 @@ from producer.app import app
 from producer.request import PredictionRequest, read_call
 from worker.cached import RequestKey, figures_of_workers, key_of
 from worker.cli.answers import answers_table
+from worker.cli.given import read_mapping
 from worker.cli.screen import Code, CommandError, out, plain_table, say
 from worker.cli.submit import read_questions
 from worker.settings import WorkerSettings
@@ -198,15 +199,7 @@ def read_request(file: Path) -> PredictionRequest:
         CommandError: it cannot be read, or is no mapping.
         InvalidRequest: it is no request.
     """
-    try:
-        given = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"cannot read the request: {error.strerror}: {file}", Code.USAGE) from None
-    except ValueError as error:
-        raise CommandError(f"the request in {file} is not JSON: {error}", Code.USAGE) from None
-    if not isinstance(given, dict):
-        raise CommandError(f"the request in {file} must be a mapping with state and questions", Code.USAGE)
-    return read_call((), given)
+    return read_call((), read_mapping(file, "the request", "state, questions and options"))
 
 
 def show_key(found: RequestKey, there: bool) -> None:

@@ -106,7 +106,7 @@ def chosen(dead: DeadLetters, ids: list[str] | None, every: bool) -> list[str]:
 
 
 def missing(ids: list[str]) -> CommandError:
-    """The error about ids that are none, or of what cannot be sent."""
+    """The error about ids of no dead letter, or of one that cannot be sent."""
     return CommandError(f"no dead letter that could be used: {', '.join(ids)}; `dead list` has them", Code.FAILED)
 
 

@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from producer.app import PredictionApp, app
+from producer.app import app
 from worker.cli.overview import Trend, view
 from worker.cli.screen import Code, CommandError, err, out
 from worker.overview import Overview, overview
@@ -45,13 +45,9 @@ def status(
     else:
         out.print(view(seen, out.width))
     if not seen.workers:
-        raise CommandError(nobody(app, timeout), Code.UNREACHABLE)
-
-
-def nobody(on: PredictionApp, timeout: float) -> str:
-    """What to do where no worker answers."""
-    del on
-    return f"no worker answered within {timeout:g} s: start one with `laya-workers worker`"
+        raise CommandError(
+            f"no worker answered within {timeout:g} s: start one with `laya-workers worker`", Code.UNREACHABLE
+        )
 
 
 def follow(look: Callable[[], Overview], *, as_json: bool) -> None:

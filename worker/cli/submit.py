@@ -21,12 +21,12 @@ from producer.client import apredict
 from producer.request import PredictionOptions, PredictionRequest, route
 from producer.tasks import is_eager
 from worker.cli.answers import answers_table
+from worker.cli.given import read_mapping
 from worker.cli.screen import Code, CommandError, out, say
 from worker.overview import all_workers
 from worker.presets import PRESETS
 
 EXAMPLE = 'laya-workers submit "My parcel never arrived" --preset triage'
-
 
 PATIENCE_SECONDS = 1.5
 """Seconds without an answer after which somebody may wonder whether any worker is there."""
@@ -97,22 +97,13 @@ def read_questions(file: Path | None, preset: str | None) -> Mapping[str, Any]:
     Raises:
         CommandError: both or neither are named, or what is named cannot be read.
     """
-    if (file is None) == (preset is None):
+    if preset is None and file is not None:
+        return read_mapping(file, "the questions", "id to definition")
+    if preset is None or file is not None:
         raise CommandError("name the questions: --questions FILE or --preset triage", Code.USAGE)
-    if preset is not None:
-        if preset not in PRESETS:
-            raise CommandError(f"no preset is called {preset!r}: there is {', '.join(PRESETS)}", Code.USAGE)
-        return PRESETS[preset]
-    try:
-        text = sys.stdin.read() if str(file) == "-" else Path(str(file)).read_text(encoding="utf-8")
-        questions = json.loads(text)
-    except OSError as error:
-        raise CommandError(f"cannot read the questions: {error.strerror}: {file}", Code.USAGE) from None
-    except ValueError as error:
-        raise CommandError(f"the questions in {file} are not JSON: {error}", Code.USAGE) from None
-    if not isinstance(questions, dict):
-        raise CommandError(f"the questions in {file} must be a mapping of id to definition", Code.USAGE)
-    return questions
+    if preset not in PRESETS:
+        raise CommandError(f"no preset is called {preset!r}: there is {', '.join(PRESETS)}", Code.USAGE)
+    return PRESETS[preset]
 
 
 def show(text: str, result: Mapping[str, Any]) -> None:
