@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import Task
 from celery.result import AsyncResult
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError
 from kombu.utils.uuid import uuid
 
 from producer.app import PredictionApp, PredictionService, app
@@ -230,6 +230,8 @@ def is_eager(on: PredictionApp) -> bool:
 
 def is_broker_error(error: BaseException) -> bool:
     """Whether a failure to publish is the broker's or the connection's, and not the caller's."""
+    if isinstance(error, BatchPublishError) and error.__cause__ is not None:  # it ended a pipeline, whatever it was
+        error = error.__cause__
     redis = sys.modules.get("redis.exceptions")
     return isinstance(error, OperationalError | OSError) or (redis is not None and isinstance(error, redis.RedisError))
 

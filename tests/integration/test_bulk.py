@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from producer.bulk import cut, predict_many
-from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PayloadTooLarge
+from producer.errors import BrokerUnavailable, DeadlineExceeded, InvalidRequest, LayaError, PayloadTooLarge
 from tests.integration.conftest import Backend, WorkerProcess
 from worker.server import EmbeddedServer
 
@@ -87,6 +89,24 @@ def test_without_a_worker_the_time_limit_ends_the_wait(checkpoints: str) -> None
         with pytest.raises(DeadlineExceeded, match=r"0\.5 seconds"):
             list(answers)
         lonely.close()
+
+
+def test_a_broker_that_falls_silent_before_the_messages_are_sent_is_said_so(checkpoints: str) -> None:
+    with EmbeddedServer() as mute:
+        backend = Backend(mute.url, checkpoints=checkpoints)
+
+        def asked() -> Iterator[dict[str, Any]]:
+            # By now its queue is declared on a connection that is open: the pipeline itself meets the silence.
+            os.kill(mute.pid, signal.SIGSTOP)
+            yield {"state": "text", "questions": {}, "model": "english"}
+
+        backend.submit_predictions.delay([{"state": "text", "questions": {}, "model": "english"}])
+        try:
+            with pytest.raises(BrokerUnavailable, match="could not be published"):
+                list(predict_many(asked(), timeout=5, task=backend.submit_predictions))
+        finally:
+            os.kill(mute.pid, signal.SIGCONT)
+            backend.close()
 
 
 @pytest.mark.parametrize("limit", ["per_message", "in_flight"])
