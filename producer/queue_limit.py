@@ -15,7 +15,7 @@ from producer.checkpoints import QUEUE_PREFIX
 from producer.errors import QueueFull
 
 if TYPE_CHECKING:
-    from producer.transport import Channel
+    from producer.transport_channel import Channel
 
 FRESH_S: Final = 0.1
 """Seconds for which a look at a queue counts while many messages are published together: what others publish in the

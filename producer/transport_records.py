@@ -20,7 +20,7 @@ from producer.transport_message import RETURNED, Taken
 from producer.transport_scripts import ORPHAN, RENEW, RESTORE, SET_ASIDE
 
 if TYPE_CHECKING:
-    from producer.transport import Channel
+    from producer.transport_channel import Channel
 
 logger = get_logger(__name__)
 

@@ -48,16 +48,15 @@ def check_installed_kombu() -> None:
     Raises:
         ImportError: another release series, or a name that is gone.
     """
-    installed = version("kombu")
+    installed, wanted = version("kombu"), ".".join(map(str, KOMBU))
     if tuple(int(part) for part in installed.split(".")[:2]) != KOMBU:
-        wanted = ".".join(map(str, KOMBU))
         raise ImportError(
             f"the queue's wire is written for kombu {wanted}, found {installed}: install 'kombu~={wanted}.0'"
         )
     gone = [f"{owner.__name__}.{name}" for owner, names in SURFACE for name in names if not _has(owner, name)]
     if gone:
         raise ImportError(
-            f"kombu {installed} has no {', '.join(gone)} in its Redis transport: install another 5.7 release"
+            f"kombu {installed} has no {', '.join(gone)} in its Redis transport: install another release of {wanted}"
         )
 
 

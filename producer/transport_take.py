@@ -21,7 +21,7 @@ from producer.transport_message import MalformedMessage, Taken
 from producer.transport_scripts import TAKE, TAKE_SHA
 
 if TYPE_CHECKING:
-    from producer.transport import Channel
+    from producer.transport_channel import Channel
 
 logger = get_logger(__name__)
 

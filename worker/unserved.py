@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.errors import UnknownCheckpoint
-from producer.transport import QUEUES_KEY
+from producer.transport_channel import QUEUES_KEY
 from worker.announcements import Fleet, read
 from worker.dead import task_id_of
 
