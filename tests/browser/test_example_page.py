@@ -53,7 +53,7 @@ def test_a_text_is_asked_with_the_keyboard_and_each_answer_has_its_bars(page: Pa
     expect(facts).to_contain_text("english")
     expect(facts).to_contain_text("ms of it in the worker")
     expect(page.locator("#workers li")).to_contain_text("english, multilingual")
-    page.wait_for_timeout(500)  # the bars grow
+    page.evaluate("Promise.all(document.getAnimations().map(bar => bar.finished))")  # the bars grow
     picture(page, "page")
 
 

@@ -12,8 +12,7 @@ import pytest
 from celery.exceptions import NotRegistered
 
 from producer.errors import InvalidRequest, PoisonedRequest
-from tests.faults.deployment import NOUL, VISIBILITY_S, Deployment, deployed
-from tests.integration.commandline import laya_workers
+from tests.faults.deployment import NOUL, VISIBILITY_S, Deployment, dead, deployed
 from tests.waiting import wait_until
 from worker.dead import DeadLetters
 
@@ -156,10 +155,6 @@ def test_none_of_all_this_killed_the_worker_or_was_logged(run: Deployment) -> No
 
 
 # --- laya-workers dead, on what the tests above have left ---
-
-
-def dead(run: Deployment, *arguments: str) -> Any:
-    return laya_workers("dead", *arguments, LAYA_BROKER_URL=run.server.url)
 
 
 def test_dead_list_has_every_kind_and_no_text(run: Deployment) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from producer.errors import LayaError, PoisonedRequest
-from tests.faults.deployment import NOUL, Deployment, answers, deployed
-from tests.integration.commandline import laya_workers
+from tests.faults.deployment import NOUL, answers, dead, deployed
 from tests.waiting import wait_until
 
 NEIGHBOURS = 24
@@ -63,7 +61,3 @@ def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_
         assert "answers" in again.get(timeout=20)
         assert run.deaths == deaths
         assert dead(run, "show", cured.id).returncode == 1
-
-
-def dead(run: Deployment, *arguments: str) -> Any:
-    return laya_workers("dead", *arguments, LAYA_BROKER_URL=run.server.url)

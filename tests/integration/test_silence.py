@@ -11,7 +11,6 @@ import json
 import logging
 import re
 import threading
-import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
@@ -167,7 +166,7 @@ def _play(scene: Scene) -> None:
     scene.keys = _other_keys(scene)  # type: ignore[attr-defined]
     for request in scene.replies["scheduled"]:  # type: ignore[attr-defined]
         scene.backend.app.control.revoke(request["request"]["id"])
-    time.sleep(0.2)
+    wait_until(lambda: "flagged as revoked" in scene.worker.text(), what="the revocation")
     scene.client.client_kill_filter(_type="normal", skipme=True)
     assert "answers" in scene.ask(f"fine {STATE}")
     wait_until(lambda: "task-failed" in {event["type"] for event in scene.events}, what="the events")

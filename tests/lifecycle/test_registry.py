@@ -112,7 +112,8 @@ def test_a_base_hook_does_nothing_at_every_event(make_router: MakeRouter) -> Non
     router.load("multilingual")
     assert router.predict(STATE, QUESTIONS, model="english") == want
     assert isinstance(BaseHook(), Hook)
-    assert all(callable(getattr(BaseHook, event)) for event in HOOK_EVENTS)
+    ctx = PredictContext([], {})
+    assert [getattr(BaseHook(), event)(ctx) for event in HOOK_EVENTS] == [None] * len(HOOK_EVENTS)
 
 
 def test_contexts_are_compared_and_hashed_by_identity() -> None:

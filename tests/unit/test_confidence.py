@@ -1,5 +1,6 @@
 """The confidence gate and the sum of usage, on plain results."""
 
+import copy
 import math
 from typing import Any
 
@@ -119,7 +120,9 @@ def test_a_malformed_min_confidence_is_refused_by_the_gate_too() -> None:
 
 @pytest.mark.parametrize("result", [None, "text", {}, {"answers": None}, {"answers": {"q": None}}])
 def test_results_of_a_foreign_shape_are_left_alone(result: Any) -> None:
-    apply_confidence_gate([result], 0.5)
+    given = copy.deepcopy(result)
+    apply_confidence_gate([given], 0.5)
+    assert given == result
 
 
 def test_usage_is_summed_over_results() -> None:

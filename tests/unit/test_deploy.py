@@ -52,9 +52,10 @@ def test_flower_does_not_start_without_a_password() -> None:
     assert ":${FLOWER_PASSWORD:?" in login
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_ports_are_published_to_this_machine_alone(service: str) -> None:
-    assert all(port.startswith("127.0.0.1:") for port in SERVICES[service].get("ports", ()))
+def test_ports_are_published_to_this_machine_alone() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert published
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
 
 
 def test_every_setting_that_is_passed_exists() -> None:
@@ -191,7 +192,9 @@ def test_the_page_on_monitoring_lists_every_metric_and_no_other(exported: set[st
 
 def test_every_alert_says_what_to_do_first_and_how_urgent_it_is() -> None:
     groups = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
-    for rule in groups[0]["rules"]:
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert rules
+    for rule in rules:
         assert rule["labels"]["severity"] in {"page", "ticket"}
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["runbook"]

@@ -157,7 +157,9 @@ def test_diagrams_are_balanced(page: Path) -> None:
 
 
 def test_every_node_of_a_flowchart_is_reached_and_labelled_once() -> None:
-    for diagram in (text for page in (ENGLISH, GERMAN) for text in diagrams(page) if text.startswith("flowchart")):
+    flowcharts = [text for page in (ENGLISH, GERMAN) for text in diagrams(page) if text.startswith("flowchart")]
+    assert flowcharts
+    for diagram in flowcharts:
         labelled = re.findall(r"(\w+)(?:\(\[|\[|\{)\"", diagram)
         ends = re.findall(r"^\s*(\w+).*?(?:-->|\.->)\s*(\w+)", diagram, flags=re.MULTILINE)
         assert len(labelled) == len(set(labelled))
