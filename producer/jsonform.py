@@ -1,7 +1,7 @@
 """What can travel: a value as pure JSON, checked part by part, so that a refusal names the part.
 
 Python's own encoder takes more than JSON (NaN), less than callers pass (mappings of other types), and names
-nothing when it refuses. What a request must hold besides is `producer.request`'s work.
+nothing when it refuses. What a request must hold besides is `producer.request_checks`' work.
 """
 
 from __future__ import annotations

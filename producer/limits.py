@@ -1,7 +1,7 @@
 """How large a request may be: numbers that a backend checks before it publishes, and a worker before it works.
 
-Each is a setting; the error that refuses a request names it. Where they are checked is `producer.request`'s and
-`producer.jsonform`'s.
+Each is a setting; the error that refuses a request names it. They are checked in `producer.request_checks` and
+`producer.jsonform`.
 """
 
 from __future__ import annotations

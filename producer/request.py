@@ -1,7 +1,6 @@
-"""One prediction as a message: its shape, its checks, its route, and what may be shown of it.
+"""One prediction as a message: its shape, how it is read from a task's call, its route, what may be shown of it.
 
-A backend checks before it publishes, and a worker checks again, with this same code: a message may come from
-a producer that skipped it. What the questions themselves must be is the library's own check.
+Both sides use it. Whether a request can be asked at all is `producer.request_checks`' matter.
 """
 
 from __future__ import annotations
@@ -11,20 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, TypeGuard
 
 from laya.catalog import canonical_name
-from laya.confidence import check_min_confidence
-from laya.questions import check_state, parse_questions, shown
+from laya.questions import shown
 from laya.routing import RouteDecision, decide
-from producer.errors import Entry, InvalidRequest, LayaError, PayloadTooLarge, UnknownCheckpoint
-from producer.jsonform import JsonForm, size_of, too_deep
-from producer.limits import Limits
+from producer.errors import Entry, InvalidRequest, UnknownCheckpoint
 
 SCHEMA: Final = 1
 """Version of the message. It rises when an older worker would misread a message, and only then."""
 
 SCHEMA_HEADER: Final = "laya_schema"
-
-MAX_TOKENS: Final = 8192
-"""The largest budget that a published checkpoint reads."""
 
 _SHOWN_IDS = 8  # question ids that a summary spells out
 _SHOWN_ID = 40  # characters of each
@@ -54,8 +47,7 @@ class AskingOptions(PredictionOptions, total=False):
 
 
 OPTIONS: Final = tuple(PredictionOptions.__annotations__)
-_TEXTS: Final = ("model", "task", "lang", "lang_guess")
-_BUDGETS: Final = ("max_len", "head_max_len")
+TEXT_OPTIONS: Final = ("model", "task", "lang", "lang_guess")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -102,7 +94,7 @@ def read_call(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> P
         given[name] = value
     if len(args or ()) > 2:
         raise InvalidRequest(f"expected a state and questions, not {len(args or ())} values; name the options")
-    return _from_mapping(given)
+    return from_mapping(given)
 
 
 def read_batch(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
@@ -126,54 +118,6 @@ def read_batch(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> 
     return requests
 
 
-def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
-    """The request as pure JSON, if it can be asked.
-
-    Raises:
-        InvalidRequest: the state is null or not JSON, a question is refused (the error names it), or an option
-            has a value that cannot be meant; or it has more questions, options or levels than it may have.
-        PayloadTooLarge: its text is longer than the message may be, or one text than a text may be.
-    """
-    try:
-        check_state(request.state)
-    except TypeError as error:
-        raise InvalidRequest(str(error)) from None
-    _check_questions(request.questions, form.limits)
-    _check_options(request.options)
-    return PredictionRequest(
-        form.of(request.state, "the state"),
-        form.of(request.questions, "questions"),
-        form.of(request.options, "options"),
-    )
-
-
-def check_size(request: PredictionRequest, limit: int) -> None:
-    """Refuse a request whose JSON is longer than `limit` bytes in UTF-8.
-
-    Raises:
-        PayloadTooLarge: it is.
-        InvalidRequest: it cannot be written as JSON in UTF-8.
-    """
-    size_of(request.as_request(), limit)
-
-
-def check_batch(requests: Sequence[Any], limits: Limits) -> list[BatchItem]:
-    """Each request checked, or the error that it has instead.
-
-    Raises:
-        PayloadTooLarge: they are more than one message may hold, or all of them together are longer than it may be.
-    """
-    if len(requests) > limits.batch:
-        raise PayloadTooLarge(
-            f"the message has {len(requests)} requests, and LAYA_MAX_BATCH allows {limits.batch}: send several",
-            {"setting": "LAYA_MAX_BATCH", "size": len(requests), "limit": limits.batch},
-        )
-    form = JsonForm(limits)
-    items = [_check_item(item, form) for item in requests]
-    size_of([item.as_request() if isinstance(item, PredictionRequest) else item for item in items], limits.payload)
-    return items
-
-
 def is_error(item: Any) -> TypeGuard[Entry]:
     """Whether an entry of a list of requests or results is an error that was written down."""
     return isinstance(item, Mapping) and isinstance(item.get("error"), Mapping)
@@ -191,7 +135,7 @@ def route(request: PredictionRequest, names: Sequence[str], default: str) -> Rou
         UnknownCheckpoint: `model` or `task` means a checkpoint that is not registered.
         InvalidRequest: `task` names no task.
     """
-    wishes = {name: request.options[name] for name in _TEXTS if name in request.options}
+    wishes = {name: request.options[name] for name in TEXT_OPTIONS if name in request.options}
     try:
         return decide(
             request.state,
@@ -248,7 +192,12 @@ def _registered(name: str, names: Sequence[str]) -> str:
         raise _NotRegistered(str(error), str(name)) from None
 
 
-def _from_mapping(given: Mapping[str, Any]) -> PredictionRequest:
+def from_mapping(given: Mapping[str, Any]) -> PredictionRequest:
+    """The request of a mapping with `state`, `questions` and options by name, unchecked.
+
+    Raises:
+        InvalidRequest: one of the two is missing, or an option is unknown.
+    """
     missing = [name for name in ("state", "questions") if name not in given]
     if missing:
         raise InvalidRequest(f"a request needs a state and questions: {' and '.join(missing)} missing")
@@ -268,75 +217,3 @@ def _from_mapping(given: Mapping[str, Any]) -> PredictionRequest:
         given["questions"],
         {name: value for name, value in options.items() if value is not None},
     )
-
-
-def _check_item(item: Any, form: JsonForm) -> BatchItem:
-    try:
-        if is_error(item):
-            return LayaError.from_entry(item).as_entry()
-        if not isinstance(item, Mapping):
-            raise InvalidRequest(f"a request must be a mapping, not {type(item).__name__}")
-        return check(_from_mapping(item), form)
-    except InvalidRequest as error:
-        return error.as_entry()
-    except PayloadTooLarge as error:
-        if form.full:
-            raise
-        return error.as_entry()
-
-
-def _check_questions(questions: Any, limits: Limits) -> None:
-    if isinstance(questions, Mapping):
-        _count(questions, limits)
-    try:
-        parse_questions(questions)
-    except RecursionError:
-        raise too_deep("questions", limits) from None
-    except TypeError as error:
-        raise InvalidRequest(str(error)) from None
-    except ValueError as error:
-        raise InvalidRequest(str(error), {"question": _refused(questions)}) from None
-
-
-def _count(questions: Mapping[Any, Any], limits: Limits) -> None:
-    """Refuse more questions or options than there may be, before anything is made of them."""
-    if len(questions) > limits.questions:
-        raise InvalidRequest(
-            f"the request has {len(questions)} questions, and LAYA_MAX_QUESTIONS allows {limits.questions}",
-            {"setting": "LAYA_MAX_QUESTIONS", "size": len(questions), "limit": limits.questions},
-        )
-    for id_, definition in questions.items():
-        criteria = definition.get("criteria") if isinstance(definition, Mapping) else None
-        if isinstance(criteria, Mapping | list | tuple) and len(criteria) > limits.options:
-            raise InvalidRequest(
-                f"question {shown(id_)}: it has {len(criteria)} options, and LAYA_MAX_OPTIONS allows {limits.options}",
-                {"question": id_, "setting": "LAYA_MAX_OPTIONS", "size": len(criteria), "limit": limits.options},
-            )
-
-
-def _refused(questions: Mapping[Any, Any]) -> Any:
-    """The id of the first question that the library refuses."""
-    for id_, definition in questions.items():
-        try:
-            parse_questions({id_: definition})
-        except ValueError:
-            return id_
-    return None
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if name in _TEXTS and not isinstance(value, str):
-            raise InvalidRequest(f"{name} must be a text, not {type(value).__name__}", {"options": [name]})
-        if name in _BUDGETS and not _is_budget(value):
-            raise InvalidRequest(f"{name} must be a whole number of tokens from 1 to {MAX_TOKENS}", {"options": [name]})
-    if not isinstance(options.get("cache", True), bool):
-        raise InvalidRequest("cache must be True or False", {"options": ["cache"]})
-    try:
-        check_min_confidence(options.get("min_confidence"))
-    except ValueError as error:
-        raise InvalidRequest(str(error), {"options": ["min_confidence"]}) from None
-
-
-def _is_budget(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TOKENS

@@ -35,15 +35,13 @@ from producer.request import (
     SCHEMA,
     SCHEMA_HEADER,
     PredictionRequest,
-    check,
-    check_batch,
-    check_size,
     read_batch,
     read_call,
     route,
     shown_options,
     summary,
 )
+from producer.request_checks import check, check_batch, check_size
 from producer.served import noting
 from producer.shown import Shown, plain
 from producer.tenancy import signed, verified
@@ -72,7 +70,11 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
     app: PredictionApp
 
     def submission(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Submission:
-        """Check and route a call."""
+        """Check and route a call.
+
+        Raises:
+            InvalidRequest, UnknownCheckpoint, PayloadTooLarge: it cannot be asked.
+        """
         raise NotImplementedError
 
     def apply_async(
@@ -82,6 +84,7 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
 
         Raises:
             InvalidRequest, UnknownCheckpoint, PayloadTooLarge: it cannot be asked; nothing was published.
+            QueueFull: as many messages wait for its checkpoint as may; nothing was published.
             BrokerUnavailable: the broker could not be reached within two seconds.
         """
         kwargs = dict(kwargs or {})
@@ -111,7 +114,11 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
             raise BrokerUnavailable(f"the request could not be published: {error}") from error
 
     def service(self) -> PredictionService:
-        """What answers in this process."""
+        """What answers in this process.
+
+        Raises:
+            PredictionFailed: nothing does; the message says what to start or install.
+        """
         if self.app.service is None:
             raise PredictionFailed(
                 "this process has no checkpoints to answer with: start a worker (`celery -A worker worker`) and "
@@ -132,8 +139,8 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
         """What the task returns: in a worker behind a repr that logs and events may show."""
         return results if self.request.is_eager else Shown(results)
 
-    def deadline(self) -> float | None:
-        """The Unix time at which the running message expires.
+    def check_schema(self) -> None:
+        """Refuse a message that this worker would misread.
 
         Raises:
             InvalidRequest: the message has a newer schema than this worker reads.
@@ -144,6 +151,9 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
                 f"the message has schema {version!r}, and this worker reads up to {SCHEMA}: update the workers "
                 "before the backends"
             )
+
+    def deadline(self) -> float | None:
+        """The Unix time at which the running message expires, None if it never does."""
         expires = self.request.expires
         if expires is None:
             return None
@@ -203,6 +213,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     @on.task(base=SubmitPrediction, bind=True, name="laya.submit_prediction", shared=False)  # type: ignore[untyped-decorator]
     def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> Any:
         """Answer questions about a state: `(state, questions, **options)`."""
+        self.check_schema()
         deadline = self.deadline()
         tenant = self.tenant(args, kwargs)
         with may_be_handed_over(self), answering(self.name, self.request), noting(self.request):
@@ -211,6 +222,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions", shared=False)  # type: ignore[untyped-decorator]
     def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
+        self.check_schema()
         deadline = self.deadline()
         tenant = self.tenant(args, kwargs)
         items = check_batch(read_batch(args, kwargs), self.app.settings.limits)

@@ -24,7 +24,8 @@ from producer.app import PredictionApp
 from producer.app import app as default_app
 from producer.errors import LayaError, PredictionFailed
 from producer.jsonform import JsonForm
-from producer.request import BatchItem, PredictionRequest, check, route
+from producer.request import BatchItem, PredictionRequest, route
+from producer.request_checks import check
 
 Answers = Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None
 

@@ -17,7 +17,8 @@ from hooks.scope import Scope
 from laya.identity import CheckpointIdentity
 from producer.errors import CheckpointUnavailable, InvalidRequest
 from producer.jsonform import JsonForm
-from producer.request import PredictionRequest, check, route
+from producer.request import PredictionRequest, route
+from producer.request_checks import check
 from worker.serving_router import ServingRouter
 from worker.settings import WorkerSettings
 

@@ -32,7 +32,8 @@ from producer.errors import (
 )
 from producer.handover import arrival
 from producer.jsonform import JsonForm
-from producer.request import BatchItem, PredictionRequest, check, question_at_fault, route
+from producer.request import BatchItem, PredictionRequest, question_at_fault, route
+from producer.request_checks import check
 from worker.control import Orders
 from worker.noted import Noted
 from worker.passcount import PassCount

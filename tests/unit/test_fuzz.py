@@ -29,7 +29,8 @@ from laya.segments import PART_CHARACTERS
 from producer.errors import InvalidRequest, LayaError, PayloadTooLarge
 from producer.jsonform import JsonForm
 from producer.limits import Limits
-from producer.request import PredictionRequest, check, check_batch, check_size
+from producer.request import PredictionRequest
+from producer.request_checks import check, check_batch, check_size
 from producer.transport_message import MalformedMessage, Taken
 from tests.unit.fuzzing import CORPUS, INPUTS, PACKAGES, TARGETS, Kept, corpus, inputs, patterns, run
 

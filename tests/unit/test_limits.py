@@ -14,7 +14,8 @@ from producer.app import PredictionApp
 from producer.errors import InvalidRequest, LayaError, PayloadTooLarge
 from producer.jsonform import JsonForm
 from producer.limits import DEEPEST, DEFAULT, Limits
-from producer.request import PredictionRequest, check, check_batch
+from producer.request import PredictionRequest
+from producer.request_checks import check, check_batch
 from producer.settings import ProducerSettings
 from producer.tasks import register
 

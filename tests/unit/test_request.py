@@ -15,18 +15,8 @@ from laya.language import detect
 from producer.errors import InvalidRequest, LayaError, PayloadTooLarge, UnknownCheckpoint
 from producer.jsonform import JsonForm, size_of
 from producer.limits import Limits
-from producer.request import (
-    OPTIONS,
-    PredictionRequest,
-    check,
-    check_batch,
-    check_size,
-    read_batch,
-    read_call,
-    route,
-    shown_options,
-    summary,
-)
+from producer.request import OPTIONS, PredictionRequest, read_batch, read_call, route, shown_options, summary
+from producer.request_checks import check, check_batch, check_size
 
 NAMES = ("english", "multilingual", "papers")
 QUESTIONS: dict[str, Any] = {
