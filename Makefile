@@ -6,6 +6,7 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
+TEST_PROCESSES ?= 3
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 # The first that runs and is supported: a version manager's stand-in may exist and still refuse to start.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
@@ -25,8 +26,9 @@ demo: $(VENV)/.stamp-run ## two workers, many languages, one table
 up: $(VENV)/.stamp-run ## a server, a worker and Flower until Ctrl-C
 	@$(BIN)/laya-workers up
 
+# Files side by side, in their order: the long ones, in which things are killed, come early. TEST_PROCESSES=1 for one.
 test: lint ## everything that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.stamp-dev ## formatting, lint and types
 	$(BIN)/ruff format --check .
