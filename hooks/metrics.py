@@ -117,8 +117,7 @@ class PrometheusMetrics(BaseHook):
 
     def on_load(self, ctx: PredictContext) -> None:
         """One more in memory."""
-        self._to.loads.labels(str(ctx.model)).inc()
-        self._to.resident.labels(str(ctx.model)).set(1)
+        self.observe_resident(str(ctx.model))
 
     def on_evict(self, ctx: PredictContext) -> None:
         """One less in memory."""
@@ -151,6 +150,11 @@ class PrometheusMetrics(BaseHook):
     def observe_phase(self, name: str, seconds: float) -> None:
         """Time a part that lies outside the lifecycle, such as the wait in the queue (`queue`)."""
         self._to.phases.labels(name).observe(max(0.0, seconds))
+
+    def observe_resident(self, checkpoint: str) -> None:
+        """Count a checkpoint's load: also one that was in memory before this hook was there to hear of it."""
+        self._to.loads.labels(checkpoint).inc()
+        self._to.resident.labels(checkpoint).set(1)
 
     def _count_answers(self, ctx: PredictContext, checkpoint: str) -> None:
         if ctx.usage is not None:

@@ -135,6 +135,8 @@ class Exporter:
             collect(registry=self.registry)
         self._metrics = PrometheusMetrics(self.registry)
         serving.router.add_hook(self._metrics)
+        for name in serving.router.loaded:  # what is preloaded is there by now
+            self._metrics.observe_resident(name)
         serving.router.observe_passes(self._metrics.observe_pass)
         self.registry.register(WorkerCollector(worker, serving))
         signals.task_prerun.connect(self._begun)
