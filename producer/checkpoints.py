@@ -67,7 +67,7 @@ def parse_checkpoints(text: str) -> tuple[CheckpointSource, ...]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         for checkpoint in _parse_entry(entry):
             if checkpoint.name in found:
-                raise ValueError(f"LAYA_CHECKPOINTS names {checkpoint.name!r} twice")
+                raise ValueError(f"LAYA_CHECKPOINTS names {checkpoint.name!r} twice: give each a name of its own")
             found[checkpoint.name] = checkpoint
     if not found:
         raise ValueError("LAYA_CHECKPOINTS names no checkpoint: leave it unset for the published ones")

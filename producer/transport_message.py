@@ -1,4 +1,8 @@
-"""A message as it comes out of a take: on record already, and perhaps no message at all."""
+"""A message as it comes out of a take: on record already, and perhaps no message at all.
+
+Reads and checks it, and knows the marks that the wire puts on a message. What becomes of one that cannot be read is
+`producer.transport_records`' matter.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from kombu.utils.json import loads
 
 SENT: Final = "laya_sent"
 """Property of a message of ours, its last: when it was first published, in Unix seconds. Its age in the queue."""
-
 
 RETURNED: Final = "laya-returned"
 """Header of a message that a living worker gave back after it had begun it: nobody died of it."""

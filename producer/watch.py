@@ -180,7 +180,8 @@ class ResultWatch:
             meta = self._store.decode_result(payload)
             status = meta["status"]
         except Exception as error:  # noqa: BLE001 - whatever stands in the store, the reading goes on
-            self._resolve(key, None, PredictionFailed("the result in the store cannot be read", {"cause": error}))
+            cause = type(error).__name__
+            self._resolve(key, None, PredictionFailed("the result in the store cannot be read", {"cause": cause}))
             return
         if status in states.READY_STATES:
             self._resolve(key, meta, None)

@@ -35,14 +35,16 @@ def set_up() -> None:
     Raises:
         ModuleNotFoundError: the packages are not installed; the message says what brings them.
     """
-    if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-        raise ModuleNotFoundError("traces need OpenTelemetry's SDK: pip install 'laya-workers[tracing]'")
-    from opentelemetry import trace  # noqa: PLC0415 - only where it is installed
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-    from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - only where traces are wanted
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "traces need OpenTelemetry's SDK and its exporter: pip install 'laya-workers[tracing]'"
+        ) from error
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "laya-worker"}

@@ -19,7 +19,7 @@ import redis
 from celery.exceptions import TimeoutError as CeleryTimeout
 
 from producer import watch
-from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError
+from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
 from tests.celery_process import ROOT
 from tests.integration.conftest import Backend, WorkerProcess
 from tests.waiting import wait_until
@@ -200,6 +200,15 @@ def test_a_wait_outlives_a_restart_of_the_server(
 def test_a_result_that_was_there_before_the_wait_is_found(backend: Backend) -> None:
     backend.app.backend.store_result("done-before", 7, "SUCCESS")
     assert backend.results.expect("done-before", 10).result(10)["result"] == 7
+
+
+def test_a_stored_value_that_is_no_result_fails_its_wait_without_being_shown(
+    backend: Backend, client: redis.Redis
+) -> None:
+    client.set(backend.app.backend.get_key_for_task("nonsense"), "a secret, and no JSON")
+    with pytest.raises(PredictionFailed, match="cannot be read") as failure:
+        backend.results.expect("nonsense", 10).result(10)
+    assert failure.value.cause == "DecodeError"
 
 
 def test_waits_of_many_threads_end_with_their_own_results(backend: Backend) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hooks import Tracing
 from laya import Router
 from laya.batching import Batching
 from laya.simulated import write_checkpoint
+from worker import tracing
 
 QUESTIONS = {"urgent": {"type": "noul", "instructions": "Is it urgent?"}}
 SECRET = "4111-1111-1111-1111"
@@ -112,3 +114,12 @@ def test_without_an_sdk_nothing_is_recorded(tmp_path: Path) -> None:
     home = write_checkpoint(tmp_path / "one", pass_ms=1, device=str(tmp_path))
     router = Router(models={"one": str(home)}, default="one", device="cpu", hooks=hook)
     assert router.predict("x", QUESTIONS)["answers"]
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"])
+def test_a_worker_without_the_packages_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{missing}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'laya-workers\[tracing\]'"):
+        tracing.set_up()
