@@ -1,4 +1,7 @@
-"""What a web backend imports: two tasks, a client that waits for their answers, and the errors."""
+"""What a web backend imports: two tasks, a client that waits for their answers, and the errors.
+
+Importing it connects to nothing, and needs neither torch nor a checkpoint: those are the workers'.
+"""
 
 from producer.bulk import predict_many
 from producer.client import apredict, predict

@@ -1,4 +1,7 @@
-"""Serves a worker's metrics from before its first message is taken until it has ended, where a port is set."""
+"""Serves a worker's metrics from before its first message is taken until it has ended, where a port is set.
+
+The figures are `worker.metrics`'.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tells whoever stores a task's result which checkpoint answered each request of it, and what a hook brought."""
+"""Tells whoever stores a task's result which checkpoint answered each request of it, and what a hook brought.
+
+A cache hit is such a hook's. How the notes come to be stored is `producer.served`'s matter.
+"""
 
 from __future__ import annotations
 

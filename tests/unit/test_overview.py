@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from worker.cli.overview import Items, Trend, duration, short_names, view
+from worker.cli.overview import Items, Trend, short_names, view
+from worker.cli.screen import duration
 from worker.overview import Overview, QueueView, SilentWorker, WorkerView, named
 
 NOW = 10_000.0

@@ -1,4 +1,7 @@
-"""`laya-workers cache`: the key of a request, what lies under a key, what the cache holds, and clearing it."""
+"""`laya-workers cache`: the key of a request, what lies under a key, what the cache holds, and clearing it.
+
+Keys are made in `worker.cached`, entries are read and removed by `hooks.cache_admin`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from producer.request import PredictionRequest, read_call
 from worker.cached import RequestKey, figures_of_workers, key_of
 from worker.cli.answers import answers_table
 from worker.cli.given import read_mapping
-from worker.cli.screen import Code, CommandError, out, plain_table, say
+from worker.cli.screen import Code, CommandError, duration, out, plain_table, say
 from worker.cli.submit import read_questions
 from worker.settings import WorkerSettings
 
@@ -43,11 +46,9 @@ commands = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 Checkpoint = Annotated[str | None, typer.Option("--checkpoint", "-c", metavar="NAME", help="Only this checkpoint's.")]
-Namespace = Annotated[
+Tenant = Annotated[
     str | None,
-    typer.Option(
-        "--namespace", "-n", metavar="NAME", help="Only this tenant's; LAYA_NAMESPACE for the deployment's own."
-    ),
+    typer.Option("--tenant", "--namespace", "-n", metavar="NAME", help="Only this tenant's; '' for no tenant's."),
 ]
 
 
@@ -66,8 +67,8 @@ def key(
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="Checkpoint to use.")] = None,
     lang: Annotated[str | None, typer.Option("--lang", metavar="CODE", help="Language of the text.")] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Tenant whose request it is.")
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", "--namespace", "-n", metavar="NAME", help="Whose request it is.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +76,7 @@ def key(
     settings = WorkerSettings()
     asked = read_request(request) if request is not None else made_request(state, questions, preset)
     asked = PredictionRequest(asked.state, asked.questions, {**asked.options, **given_options(model=model, lang=lang)})
-    found = key_of(settings, asked, Scope(namespace=tenant_of(namespace)))
+    found = key_of(settings, asked, Scope(namespace=tenant_of(tenant)))
     with administration() as admin:
         there = admin.find(found.key.entry) is not None
     if as_json:
@@ -126,21 +127,21 @@ def stats(
 
 @commands.command(epilog="Example: laya-workers cache clear --checkpoint english --yes")
 def clear(
-    namespace: Namespace = None,
+    tenant: Tenant = None,
     checkpoint: Checkpoint = None,
     every: Annotated[bool, typer.Option("--all", help="Everything of this deployment.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove entries, by tenant or checkpoint or all, in small steps that hold up nobody."""
-    if every == (namespace is not None or checkpoint is not None):
-        raise CommandError("say what to clear: --namespace NAME, --checkpoint NAME, both, or --all", Code.USAGE)
-    tenant = None if namespace is None else tenant_of(namespace) or ""
+    if every == (tenant is not None or checkpoint is not None):
+        raise CommandError("say what to clear: --tenant NAME, --checkpoint NAME, both, or --all", Code.USAGE)
+    whose = None if tenant is None else tenant_of(tenant) or ""
     with administration() as admin:
         if not yes:
-            there = admin.count(tenant, checkpoint)
+            there = admin.count(whose, checkpoint)
             if there and not typer.confirm(f"Remove {there:,} entries?", err=True):
                 raise CommandError("nothing was removed", Code.FAILED)
-        removed = admin.clear(tenant, checkpoint)
+        removed = admin.clear(whose, checkpoint)
     say(f"{removed:,} removed")
 
 
@@ -170,9 +171,9 @@ def administration() -> Iterator[Administration]:
         client.close()
 
 
-def tenant_of(namespace: str | None) -> str | None:
-    """The tenant that a person means: the deployment's own namespace is none."""
-    return None if namespace == CacheSettings().namespace else namespace
+def tenant_of(name: str | None) -> str | None:
+    """The tenant that a person means: an empty name, and the deployment's own namespace, are none."""
+    return None if name == CacheSettings().namespace else name or None
 
 
 def given_options(**options: str | None) -> dict[str, str]:
@@ -220,7 +221,7 @@ def show_stored(stored: Stored) -> None:
     packed = f" (compressed from {stored.text_size:,})" if stored.compressed else ""
     for name, value in (
         ("key", stored.key),
-        ("namespace", stored.name.tenant or CacheSettings().namespace),
+        ("tenant", stored.name.tenant or "-"),
         ("checkpoint", stored.name.checkpoint),
         ("age", age(stored)),
         ("expires", left),
@@ -240,20 +241,11 @@ def age(stored: Stored) -> str:
     return f"at most {duration(max(0.0, CacheSettings().cache_ttl - stored.left))}"
 
 
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that they fill."""
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def show_shares(shares: list[Share]) -> None:
     """One row a tenant and checkpoint, and the sum."""
-    own = CacheSettings().namespace
-    table = plain_table("namespace", "checkpoint", "entries", "bytes")
+    table = plain_table("tenant", "checkpoint", "entries", "bytes")
     for share in shares:
-        table.add_row(Text(share.tenant or own), Text(share.checkpoint), f"{share.entries:,}", f"{share.size:,}")
+        table.add_row(Text(share.tenant or "-"), Text(share.checkpoint), f"{share.entries:,}", f"{share.size:,}")
     entries, size = sum(share.entries for share in shares), sum(share.size for share in shares)
     table.add_row(Text("all", style="bold"), "", Text(f"{entries:,}", style="bold"), Text(f"{size:,}", style="bold"))
     for column in table.columns[2:]:

@@ -1,4 +1,7 @@
-"""`laya-workers checkpoints`: which are registered, where each comes from, and whether it is here already."""
+"""`laya-workers checkpoints`: which are registered, where each comes from, and whether it is here already.
+
+It looks on this machine and nowhere else; loading one is a worker's work, building the small ones `laya.small`'s.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`laya-workers dead`: the requests that were set aside, and what becomes of them: shown, sent again, or dropped."""
+"""`laya-workers dead`: the requests that were set aside, and what becomes of them: shown, sent again, or dropped.
+
+What gets here, and how it is kept, is `worker.dead`'s matter.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import typer
 from rich.text import Text
 
 from producer.app import app
-from worker.cli.screen import Code, CommandError, out, plain_table, say
+from worker.cli.screen import Code, CommandError, duration, out, plain_table, say
 from worker.dead import DeadLetters, Letter, body_of
 
 EXAMPLE = "laya-workers dead list"
@@ -132,14 +135,8 @@ def moment(letter: Letter) -> str:
 
 
 def age(letter: Letter) -> str:
-    """How long ago that was, in the largest unit that it fills."""
-    if not letter.at:
-        return "-"
-    seconds = max(0.0, time.time() - letter.at)
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    """How long ago that was."""
+    return f"{duration(time.time() - letter.at)} ago" if letter.at else "-"
 
 
 def register(to: typer.Typer) -> None:

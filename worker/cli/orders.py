@@ -1,4 +1,7 @@
-"""`laya-workers load` and `unload`: an operator decides what workers hold, and sees what came of it."""
+"""`laya-workers load` and `unload`: an operator decides what workers hold, and sees what came of it.
+
+What a worker makes of an order is `worker.control`'s matter; here it is given, and watched until it has ended.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worker.cli.answers import fitting
+from worker.cli.screen import duration
 from worker.overview import Overview, QueueView, SilentWorker, WorkerView
 
 WIDE = 100
@@ -177,17 +178,6 @@ def short_names(nodes: Sequence[str]) -> dict[str, str]:
     """Each node as it is shown: without its host where all are on one, or where nobody else has that name."""
     names = [node.partition("@")[0] for node in nodes]
     return {node: name if names.count(name) == 1 else node for node, name in zip(nodes, names, strict=True)}
-
-
-def duration(seconds: float) -> str:
-    """`0.4 s`, `45 s`, `3 min`, `2 h`, `5 d`."""
-    if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
 
 
 def figure(rate: float) -> str:

@@ -39,6 +39,17 @@ def plain_table(*headers: str) -> Table:
     return Table(*headers, box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
 
 
+def duration(seconds: float) -> str:
+    """`0.4 s`, `45 s`, `3 min`, `2 h`, `5 d`."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
+
+
 def say(line: str, *, style: str = "") -> None:
     """One line to standard error, beside the results."""
     err.print(Text(line, style=style), soft_wrap=True)

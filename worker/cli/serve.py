@@ -1,4 +1,7 @@
-"""`laya-workers worker`: Celery's own worker command, with this project's app; every option of Celery's works."""
+"""`laya-workers worker`: Celery's own worker command, with this project's app; every option of Celery's works.
+
+What the worker is made of is in `worker.app`.
+"""
 
 from __future__ import annotations
 

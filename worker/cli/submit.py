@@ -1,4 +1,7 @@
-"""`laya-workers submit`: ask one state's questions through the queue, as a backend would, and show the answers."""
+"""`laya-workers submit`: ask one state's questions through the queue, as a backend would, and show the answers.
+
+What a request may be is decided in `producer.request_checks`, how answers look in `worker.cli.answers`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`laya-workers up`: a server, a worker and Flower on this machine, in the foreground, to try things out with."""
+"""`laya-workers up`: a server, a worker and Flower on this machine, in the foreground, to try things out with.
+
+The processes are `worker.fleet`'s. A deployment uses a supervisor and a server of its own.
+"""
 
 from __future__ import annotations
 
