@@ -21,6 +21,7 @@ def figures(tmp_path: Path, *options: str) -> dict[str, Any]:
         timeout=150,
     )
     assert run.returncode in {0, 1}, run.stdout + run.stderr  # 1: a bar was missed
+    print(run.stdout)  # shown where a test fails: what was left, and which faults there were
     return {figure["name"]: figure["value"] for figure in json.loads(saved.read_text())}
 
 

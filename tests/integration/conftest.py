@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from kombu import Connection
 
 from producer.app import PredictionApp
 from producer.client import aask, ask
 from producer.settings import ProducerSettings
 from producer.tasks import register
 from tests.celery_process import ROOT, CeleryProcess
+from tests.integration.wire import connected
 from worker.server import EmbeddedServer
 
 HERE = Path(__file__).resolve().parent
@@ -87,6 +90,19 @@ def make_worker(
     yield make
     for worker in made:
         worker.end()
+
+
+@pytest.fixture
+def emptied(client: redis.Redis) -> None:
+    """The file's server, with nothing on it."""
+    client.flushall()
+
+
+@pytest.fixture
+def ours(server: EmbeddedServer) -> Iterator[Connection]:
+    """A connection on the queue's wire."""
+    with connected(server.url) as connection:
+        yield connection
 
 
 @pytest.fixture

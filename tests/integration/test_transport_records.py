@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,16 +14,7 @@ from kombu import Connection
 from tests.integration.wire import OURS, STOCK, Commands, Loop, connected, publish
 from worker.server import EmbeddedServer
 
-
-@pytest.fixture(autouse=True)
-def _empty(client: redis.Redis) -> None:
-    client.flushall()
-
-
-@pytest.fixture
-def ours(server: EmbeddedServer) -> Iterator[Connection]:
-    with connected(server.url) as connection:
-        yield connection
+pytestmark = pytest.mark.usefixtures("emptied")
 
 
 def records(client: redis.Redis) -> tuple[int, int]:

@@ -15,16 +15,13 @@ from producer.app import celery_settings
 from producer.settings import ProducerSettings
 from producer.transport_name import transport_for
 from tests.integration.tls_proxy import CA, TlsProxy
-from tests.integration.wire import Loop, connect, connected, publish
+from tests.integration.wire import LONG_S, Loop, connect, connected, publish
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer
 
-
-@pytest.fixture(autouse=True)
-def _empty(client: redis.Redis) -> None:
-    client.flushall()
+pytestmark = pytest.mark.usefixtures("emptied")
 
 
 # --- keys ---
@@ -49,16 +46,16 @@ def test_with_a_prefix_every_key_has_it(server: EmbeddedServer, client: redis.Re
     crashed.got(5)
     look()
     crashed.crash()
-    with Loop(server.url, "jobs", **options) as loop:
-        loop.until(lambda: look() and len(loop.held) >= 71, seconds=5)
+    with Loop(server.url, "jobs", polling_interval=LONG_S, **options) as loop:
+        loop.until(lambda: look() and len(loop.held) >= 71)
         for message in loop.held:
             message.ack()
         loop.until(lambda: client.hlen("mine:unacked") == client.zcard("mine:unacked_index") == 0)
         loop.idle()
         publish(loop.connection, "jobs", "rung")
-        loop.until(lambda: loop.bodies[-1] == "rung", seconds=0.5)
+        loop.until(lambda: loop.bodies[-1] == "rung")
         loop.held[-1].requeue()
-        loop.until(lambda: len(loop.held) >= 73, seconds=0.5)
+        loop.until(lambda: len(loop.held) >= 73)
         look()
     assert {key for key in seen if not key.startswith(b"mine:")} == set()
     expected = {b"mine:jobs", b"mine:unacked", b"mine:unacked_index", b"mine:laya.malformed", b"mine:laya.bell.jobs"}

@@ -15,6 +15,9 @@ from kombu.asynchronous import Hub
 OURS = "producer.transport:Transport"
 STOCK = "redis"
 
+LONG_S = 60.0
+"""As `polling_interval`: a consumer waits so long for a ring, so that whoever does not wait for it has heard one."""
+
 
 def queue(name: str, **options: Any) -> Queue:
     """A queue as a worker of ours declares it."""
