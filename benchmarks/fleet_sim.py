@@ -19,7 +19,8 @@ from typing import Any
 
 from worker.announcements import CLAIM_S, LIFETIME_S
 from worker.observer import HEARTBEAT_S, PRESSED_S, SOONEST_S, WORKERS_PRESSED
-from worker.placement import Demand, Held, Rules, View, decide
+from worker.placement import decide
+from worker.placement_view import Demand, Held, Rules, View
 
 FRESH_S = 0.4
 """Seconds for which workers share one look at a queue, as in `worker.announcement_script`."""

@@ -23,7 +23,8 @@ from benchmarks.figures import Figure, arguments, at_least, at_most, report, tol
 from benchmarks.workers import Bench, cpu_of, until
 from laya.simulated import write_checkpoint
 from worker.announcements import Fleet, read
-from worker.placement import Rules, oldest_at_most
+from worker.placement import oldest_at_most
+from worker.placement_view import Rules
 from worker.server import EmbeddedServer
 
 LOAD_S: Final = 3.0

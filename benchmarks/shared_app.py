@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker import observer
 from worker.app import app
-from worker.placement import Decision, Rules, View
+from worker.placement_view import Decision, Rules, View
 
 __all__ = ["app"]
 

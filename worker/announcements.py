@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError
 from producer.app import PRIORITY_STEPS
 from producer.checkpoints import queue_of
 from worker.announcement_script import EXCHANGE, EXCHANGE_SHA
-from worker.placement import Demand
+from worker.placement_view import Demand
 
 LIFETIME_S: Final = 5.0
 """Seconds after which what a worker told is forgotten: five heartbeats, so that a slow one is not taken for dead."""

@@ -24,7 +24,8 @@ from worker import queue_order
 from worker.announcements import LIFETIME_S, Heard, Told, WorkerEntry
 from worker.heartbeat import Exchange
 from worker.in_hand import copied
-from worker.placement import Decision, Demand, Held, Rules, View, decide
+from worker.placement import decide
+from worker.placement_view import Decision, Demand, Held, Rules, View
 from worker.serving import Serving
 
 logger = logging.getLogger(__name__)

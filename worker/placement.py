@@ -8,132 +8,24 @@ the decision `worker.observer` and `worker.queue_order`. Times are seconds of on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
+from worker.placement_view import Decision, Demand, Held, Rules, View
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What decisions are weighed with.
+IDLE_LOADS: Final = 0.1
+"""Load times that an unserved queue waits before an idle checkpoint goes for it: a worker with room comes first."""
 
-    Attributes:
-        dwell_s: a checkpoint is not evicted for another's sake before it has been resident for so long.
-        load_s: what a load is taken to cost where nobody has measured it.
-        explain: load times that the oldest message of a served queue waits before another worker helps, if that
-            worker would not have to evict the last copy of something.
-        switch: load times that the oldest message of an unserved queue waits before a worker leaves a queue on which
-            it is busy and alone.
-        idle_s: a worker with no request in hand for so long is idle.
-        eager_s: a message of a claimed queue that waits longer has its checkpoint loaded without being read first.
-        hopeless_s: a message that waits longer for a checkpoint which cannot be loaded here, and which nobody else
-            sees to, is answered with the error, whatever others might do some day.
-    """
+COPY_LOADS: Final = 0.5
+"""The same where a checkpoint goes that is asked for and that others hold too."""
 
-    dwell_s: float = 10.0
-    load_s: float = 3.0
-    explain: float = 0.5
-    switch: float = 2.0
-    idle_s: float = 0.5
-    eager_s: float = 2.0
-    hopeless_s: float = 60.0
+LAST_COPY: Final = 1.5
+"""Times as long that a served queue waits for help where the last copy of a checkpoint would go for it."""
 
+QUIET_LOADS: Final = 2
+"""Load times beside a dwell time after which holders that answer nothing count for nobody: they may have just begun."""
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A checkpoint that this worker has in memory.
-
-    Attributes:
-        since: when it became resident.
-        at_work: requests in hand here that want it.
-        pinned: never evicted.
-        size: what it takes of `View.capacity`.
-    """
-
-    name: str
-    since: float
-    at_work: int = 0
-    pinned: bool = False
-    size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What waits for a checkpoint, and which other workers see to it.
-
-    Attributes:
-        depth: messages waiting.
-        age: seconds that the oldest of them has waited.
-        holders, loaders: live workers other than this one that hold it, or are loading it.
-        rate: requests for it that were answered a second lately, by all workers.
-        claimed: another worker has the claim.
-        failures: live workers, this one included, that cannot load it now.
-        quiet: seconds for which messages have waited and nobody has answered one, nor come to hold or load it.
-    """
-
-    depth: int = 0
-    age: float = 0.0
-    holders: int = 0
-    loaders: int = 0
-    rate: float = 0.0
-    claimed: bool = False
-    failures: int = 0
-    quiet: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a worker knows at one moment.
-
-    Attributes:
-        now: the clock of `Held.since` and `failed_until`.
-        serves: names of the checkpoints that this worker may serve.
-        held: those in memory, least recently used first.
-        loading: those being built here now.
-        demand: by name; None when the server cannot be asked. A name that it lacks has no demand.
-        claims: names that this worker has the claim of.
-        failed_until: name to the time before which it is not tried here again.
-        idle_s: seconds since this worker had a request in hand.
-        capacity: how much may be held: a number of checkpoints, or bytes.
-        sizes: what a checkpoint takes of it that is not held; 1 where it is not said.
-        load_s: seconds that a checkpoint's load takes; `Rules.load_s` where it is not said.
-        workers: live workers, this one included.
-    """
-
-    now: float
-    serves: tuple[str, ...]
-    capacity: int
-    held: tuple[Held, ...] = ()
-    loading: frozenset[str] = frozenset()
-    demand: Mapping[str, Demand] | None = field(default_factory=lambda: MappingProxyType({}))
-    claims: frozenset[str] = frozenset()
-    failed_until: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    idle_s: float = 0.0
-    sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    load_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    workers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a worker does until it decides again.
-
-    Attributes:
-        read: checkpoints whose queues are read, resident ones first. A resident one that it lacks is to be evicted.
-        claims: names to claim, or whose claim to keep; every other claim of this worker is given up.
-        evict: resident checkpoints that may go now, the first of them first.
-        load: names to load without waiting for a message to be read.
-        after: names that it would claim if another worker had not done so.
-        fail: names whose messages are to be read although nobody can load them: each is answered with the error.
-    """
-
-    read: tuple[str, ...]
-    claims: frozenset[str] = frozenset()
-    evict: tuple[str, ...] = ()
-    load: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    fail: tuple[str, ...] = ()
+LONG_LOADS: Final = 4
+"""Load times beside a dwell time after which a message waits no longer for requests in hand of what goes for it."""
 
 
 def decide(view: View, rules: Rules) -> Decision:
@@ -223,7 +115,7 @@ class _Choice:
         demand = self._of(name)
         if demand.holders + demand.loaders == 0:
             return True
-        return demand.depth > 0 and demand.quiet > self._rules.dwell_s + 2 * self._load_s(name)
+        return demand.depth > 0 and demand.quiet > self._rules.dwell_s + QUIET_LOADS * self._load_s(name)
 
     def _needs_help(self, name: str) -> bool:
         """Whether what waits outlasts the load of a further worker, and this one has nothing else to do."""
@@ -277,7 +169,7 @@ class _Choice:
         # A request in hand for what goes would have it loaded again, so it is finished first.
         self._claim(name, ready=not any(victim.at_work for victim in victims) or demand.age > self._long(name))
 
-    def _claim(self, name: str, ready: bool = True) -> None:
+    def _claim(self, name: str, *, ready: bool = True) -> None:
         self._free -= self._size(name)
         self._claims.append(name)
         if ready and name in self._view.claims:
@@ -295,7 +187,8 @@ class _Choice:
         return name in self._view.claims or all(claim in self._view.claims for claim in self._claims)
 
     def _long(self, name: str) -> float:
-        return self._rules.dwell_s + 4 * self._load_s(name)
+        """Seconds after which a message no longer waits for what is in hand here."""
+        return self._rules.dwell_s + LONG_LOADS * self._load_s(name)
 
     def _victims(self, needed: int) -> tuple[Held, ...]:
         """Who goes so that `needed` more fits: idle first, then what others hold too, least recently used first."""
@@ -311,6 +204,7 @@ class _Choice:
         return tuple(victims) if sum(victim.size for victim in victims) >= needed else ()
 
     def _reluctance(self, held: Held) -> int:
+        """How much a checkpoint is missed when it goes: 0 idle, 1 wanted and held by others too, 2 wanted and alone."""
         demand = self._of(held.name)
         if demand.depth == 0 and held.at_work == 0:
             return 0
@@ -320,13 +214,15 @@ class _Choice:
         """Seconds that the oldest message of an unserved queue waits before this worker claims it."""
         victims = self._victims(self._size(name) - self._free)
         worst = max(map(self._reluctance, victims), default=-1)
-        return (0.1, 0.5, self._rules.switch, 0.0)[worst] * self._load_s(name)
+        # By `_reluctance` of the victim that is missed most; there is none where there is room, or nobody may go.
+        loads = (IDLE_LOADS, COPY_LOADS, self._rules.switch, 0.0)[worst]
+        return loads * self._load_s(name)
 
     def _help_patience(self, name: str) -> float:
         """The same where others see to it already."""
         victims = self._victims(self._size(name) - self._free)
         last_copies = any(self._of(victim.name).holders == 0 for victim in victims)
-        return self._rules.explain * self._load_s(name) * (1.5 if last_copies else 1.0)
+        return self._rules.explain * self._load_s(name) * (LAST_COPY if last_copies else 1.0)
 
 
 _NOTHING = Demand()

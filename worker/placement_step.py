@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import bootsteps, signals
 
-from worker.placement import Rules
+from worker.placement_view import Rules
 
 
 class PlacementStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types

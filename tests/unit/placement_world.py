@@ -6,7 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from worker.placement import Demand, Held, Rules, View, decide
+from worker.placement import decide
+from worker.placement_view import Demand, Held, Rules, View
 
 TICK_S = 1.0
 

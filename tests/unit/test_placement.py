@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.placement_world import World
-from worker.placement import Demand, Held, Rules, View, decide, oldest_at_most
+from worker.placement import decide, oldest_at_most
+from worker.placement_view import Demand, Held, Rules, View
 
 NAMES = ("a", "b", "c", "d", "e")
 RULES = Rules(dwell_s=10.0, load_s=3.0)

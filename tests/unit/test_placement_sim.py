@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.fleet_sim import POLICIES, Placed, Plan, windows
 from benchmarks.placement_sim import longest_allowed
-from worker.placement import Rules
+from worker.placement_view import Rules
 
 ROOT = Path(__file__).resolve().parents[2]
 
