@@ -39,7 +39,7 @@ from worker.storing import patient_store_for
 from worker.tracing import TracingStep
 from worker.unreadable import UnreadableStep
 from worker.unserved import UnservedStep
-from worker.watchdog import PulseStep, WatchdogStep
+from worker.watchdog_step import PulseStep, WatchdogStep
 
 # Threads, each working on one message: enough for a large batch to form under them.
 CONCURRENCY: Final = 32
@@ -55,7 +55,7 @@ _ORDER: Final = {"queue_order_strategy": "worker.queue_order:ResidentFirst"}
 class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
     """Refuses a pool that cannot serve, then brings up the service before the first message is taken."""
 
-    requires = ("celery.worker.components:Pool", "worker.watchdog:WatchdogStep")
+    requires = ("celery.worker.components:Pool", "worker.watchdog_step:WatchdogStep")
 
     def __init__(self, parent: Worker, **options: Any) -> None:
         """Check the pool while nothing is running yet."""

@@ -26,7 +26,7 @@ GIVE_BACK_S: Final = 5.0
 class EndingStep(bootsteps.Step):  # type: ignore[misc] # celery has no types
     """Waits for the first signal, and then listens to the second."""
 
-    requires = ("worker.watchdog:WatchdogStep",)
+    requires = ("worker.watchdog_step:WatchdogStep",)
 
     def create(self, parent: Any) -> None:
         """Listen once the worker has begun to end."""

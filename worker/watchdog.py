@@ -18,21 +18,16 @@ from collections.abc import Iterable
 from datetime import UTC
 from typing import Any, Final
 
-from celery import bootsteps, signals
 from celery.worker import state
-from celery.worker.control import inspect_command
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 from producer.errors import DeadlineExceeded
-from producer.transport_records import QoS
+from worker.broker_scripts import UNREACHABLE
 from worker.hanging import AtWork, Limits, Verdict, judge
-from worker.health import Pulse, PulseFile, clock_note, problems, run_directory
+from worker.health import Pulse, PulseFile, clock_note, run_directory
+from worker.in_hand import copied
 from worker.room import room
 
 logger = logging.getLogger(__name__)
-
-UNREACHABLE: Final = (OperationalError, RedisError, OSError)
 
 EXIT_HUNG: Final = 70  # EX_SOFTWARE of sysexits.h
 """With which a hung worker ends."""
@@ -104,7 +99,7 @@ class Watchdog:
         channel = self._last_channel
         if channel is None:
             return
-        kept = [request for request in _copied(state.reserved_requests) if request.id not in set(but)]
+        kept = [request for request in copied(state.reserved_requests) if request.id not in set(but)]
         tags = [request.message.delivery_tag for request in kept if not request.acknowledged]
         channel.attempt(channel.records.flush, "send the last acknowledgements")
         channel.attempt(lambda: channel.records.put_back(tags), "put back what others may do")
@@ -193,7 +188,7 @@ class Watchdog:
     def _at_work(self) -> list[AtWork]:
         # Celery notes the start by a clock that may be set; this one counts from when it was first seen.
         now, clock = time.monotonic(), time.time()
-        requests = _copied(state.active_requests)
+        requests = copied(state.active_requests)
         self._seen = {request.id: self._seen.get(request.id, now) for request in requests}
         found = []
         for request in requests:
@@ -203,7 +198,7 @@ class Watchdog:
 
     def _answer_late(self, ids: Iterable[str]) -> None:
         """Store the error of requests whose time is up while they are worked on; what they come to is not stored."""
-        requests = {request.id: request for request in _copied(state.active_requests)}
+        requests = {request.id: request for request in copied(state.active_requests)}
         self._answered &= set(requests)
         for task_id in ids:
             request = requests.get(task_id)
@@ -268,55 +263,3 @@ def places() -> list[str]:
             where = " < ".join(f"{one.name} ({one.filename}:{one.lineno})" for one in reversed(frames))
             found.append(f"thread {names.get(ident, ident)}: {where}")
     return found
-
-
-def _copied(requests: Any) -> list[Any]:
-    while True:
-        try:
-            return list(requests)
-        except RuntimeError:  # a thread of the pool has finished one meanwhile
-            continue
-
-
-class WatchdogStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
-    """Starts the watchdog. It ends when the pool has finished: a worker that is asked to end may hang as well."""
-
-    requires = ("celery.worker.components:Pool", "celery.worker.components:Timer")
-
-    def start(self, parent: Any) -> None:
-        """Begin to look."""
-        watchdog = parent.watchdog = Watchdog(parent)
-        signals.worker_shutdown.connect(lambda **_: watchdog.stop(), sender=parent, weak=False)
-        parent.timer.call_repeatedly(EVERY_S, watchdog.turn)
-        watchdog.start()
-
-
-class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
-    """Tells the watchdog of the consumer's channel, at each connection anew."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def start(self, parent: Any) -> None:
-        """There is a channel."""
-        watchdog = getattr(parent.controller, "watchdog", None)
-        channel = parent.task_consumer.channel
-        if watchdog is not None and isinstance(channel.qos, QoS):
-            watchdog.begin(channel)
-
-    def stop(self, parent: Any) -> None:
-        """There is none any more."""
-        watchdog = getattr(parent.controller, "watchdog", None)
-        if watchdog is not None:
-            watchdog.channel = None
-
-    shutdown = stop
-
-
-@inspect_command(name="health")  # type: ignore[untyped-decorator]
-def health(state: Any, **_: Any) -> dict[str, Any]:
-    """What a worker says of itself, and what is wrong with it."""
-    watchdog = getattr(state.consumer.controller, "watchdog", None)
-    if watchdog is None:
-        return {"ok": "nobody watches"}
-    pulse = watchdog.pulse()
-    return {"problems": problems(pulse, time.time()), "working": pulse.working, "oldest": round(pulse.oldest, 1)}
