@@ -1,7 +1,8 @@
 """Answers what was sent to a queue that no worker reads: a backend knows a checkpoint that nobody serves.
 
-The queue's wire remembers which queues were declared (`laya.queues`). One that no live worker serves, and whose oldest
-message has waited for some seconds, is emptied by whichever worker claims it: each caller gets the error that says so.
+The queue's wire remembers which queues were declared (`laya.queues`), workers what they serve (`laya.served`). A queue
+that no live worker serves, nor has lately, and whose oldest message has waited for some seconds, is emptied by whichever
+worker claims it: each caller gets the error that says so.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from celery import bootsteps, signals
@@ -31,13 +32,23 @@ LOOK_EVERY_S: Final = 5.0
 AGE_S: Final = 5.0
 """Seconds that a message waits before its queue is taken for one that nobody serves: a worker may just be starting."""
 
+RESTART_S: Final = 600.0
+"""Seconds after a worker that served a checkpoint was last heard of before its messages wait for nobody: a worker that
+is started again may have much to load first."""
+
+SERVED_KEY: Final = "laya.served"
+"""Sorted set of checkpoints by when a worker last served them, by the server's clock; of all namespaces, as queues are."""
+
 CLAIM_MS: Final = 30_000
+"""Milliseconds after which another worker may go on where one has died that was answering."""
+
 AT_A_TIME: Final = 200
+"""Messages that are answered in one look."""
 
 
-def unserved(fleet: Fleet) -> list[str]:
-    """Checkpoints whose messages wait for nobody: no live worker serves them, and the oldest has waited."""
-    served = {name for worker in fleet.workers for name in worker.serves}
+def unserved(fleet: Fleet, served_lately: Collection[str]) -> list[str]:
+    """Checkpoints whose messages wait for nobody: no worker serves them or did lately, and the oldest has waited."""
+    served = {name for worker in fleet.workers for name in worker.serves}.union(served_lately)
     return [queue.checkpoint for queue in fleet.queues if queue.checkpoint not in served and queue.age > AGE_S]
 
 
@@ -74,17 +85,31 @@ class Unserved:
             channel = connection.default_channel
             client = channel.client
             known = {queue_of(name) for name in settings.names} | {QUEUE_PREFIX}
+            served_lately = self._note_own(client)
             names = [_text(name) for name in client.zrange(QUEUES_KEY, 0, -1)]
             strange = [name.removeprefix(f"{QUEUE_PREFIX}.") for name in names if name not in known]
             if not strange:
                 return
             fleet = read(client, settings.namespace, strange)
-            for checkpoint in unserved(fleet):
+            for checkpoint in unserved(fleet, served_lately):
                 claim = f"{settings.namespace}.unserved.{checkpoint}"
                 if client.set(claim, "1", nx=True, px=CLAIM_MS):
                     served = sorted({name for worker in fleet.workers for name in worker.serves})
                     self._answer(channel, checkpoint, served)
                     client.delete(claim)
+
+    def _note_own(self, client: Any) -> list[str]:
+        """Note what this worker serves; the checkpoints that some worker has served lately."""
+        now = client.time()[0]
+        consumed = self._app.amqp.queues.consume_from
+        own = [name for name in self._app.settings.names if queue_of(name) in consumed]
+        with client.pipeline(transaction=False) as pipe:
+            if own:
+                pipe.zadd(SERVED_KEY, dict.fromkeys(own, now))
+            pipe.zremrangebyscore(SERVED_KEY, "-inf", now - RESTART_S)
+            pipe.zrange(SERVED_KEY, 0, -1)
+            *_, lately = pipe.execute()
+        return [_text(name) for name in lately]
 
     def _answer(self, channel: Any, checkpoint: str, served: Sequence[str]) -> None:
         """Answer what waits in the queue of a checkpoint; the error first, then the acknowledgement."""
