@@ -1,8 +1,8 @@
 """Answers what was sent to a queue that no worker reads: a backend knows a checkpoint that nobody serves.
 
 The queue's wire remembers which queues were declared (`laya.queues`), workers what they serve (`laya.served`). A queue
-that no live worker serves, nor has lately, and whose oldest message has waited for some seconds, is emptied by whichever
-worker claims it: each caller gets the error that says so.
+that no live worker serves, nor has lately, and whose oldest message has waited for some seconds, is emptied by the
+worker that claims it: each caller gets the error that says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RESTART_S: Final = 600.0
 is started again may have much to load first."""
 
 SERVED_KEY: Final = "laya.served"
-"""Sorted set of checkpoints by when a worker last served them, by the server's clock; of all namespaces, as queues are."""
+"""Sorted set of checkpoints by when a worker last served them (the server's clock); of all namespaces, as queues are."""
 
 CLAIM_MS: Final = 30_000
 """Milliseconds after which another worker may go on where one has died that was answering."""
