@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from producer.errors import BrokerUnavailable
 from tests.faults.deployment import VISIBILITY_S, Deployment, answers, deployed
+from tests.integration.wire import cut
 from tests.waiting import wait_until
 
 
@@ -33,8 +33,7 @@ def test_slow_work_and_a_long_countdown_are_begun_once_also_through_lost_connect
     }
     for _ in range(4):
         wait_until(lambda: run.client.hlen("unacked") == 2, what="workers that hold both")
-        run.client.client_kill_filter(_type="normal", skipme=True)
-        time.sleep(0.3)
+        cut(run.client)
     assert all("answers" in answer for answer in answers(both, 30).values())
     assert len(run.lines("begin")) == 2
     wait_until(run.settled, what="the acknowledgements")

@@ -15,6 +15,7 @@ from celery import Celery, chain, chord, group
 from celery.exceptions import TaskRevokedError
 from kombu import Exchange, Queue
 
+from tests.integration.wire import cut
 from tests.integration.wire_app import make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
@@ -260,9 +261,7 @@ def test_connections_cut_again_and_again_lose_nothing_and_repeat_nothing_that_ru
     results = [app.tasks["note"].delay(1.5) for _ in range(POOL)]
     wait_until(lambda: client.llen("runs") == POOL, what="the tasks' start")
     for _ in range(3):
-        client.client_kill_filter(_type="normal", skipme=True)
-        client.client_kill_filter(_type="pubsub", skipme=True)
-        time.sleep(0.4)
+        cut(client)
     more = [app.tasks["echo"].delay(n) for n in range(20)]
     assert [result.get(timeout=30) for result in more] == list(range(20))
     assert [result.get(timeout=30) for result in results] == [result.id for result in results]

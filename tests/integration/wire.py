@@ -12,6 +12,8 @@ import redis
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.asynchronous import Hub
 
+from tests.waiting import wait_until
+
 OURS = "producer.transport:Transport"
 STOCK = "redis"
 
@@ -132,6 +134,14 @@ class Loop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def cut(client: redis.Redis) -> None:
+    """Cut every connection but this one, and wait until somebody has connected again."""
+    before = {one["id"] for one in client.client_list()}
+    for kind in ("normal", "pubsub"):
+        client.client_kill_filter(_type=kind, skipme=True)
+    wait_until(lambda: {one["id"] for one in client.client_list()} - before, what="a new connection")
 
 
 class Commands:
