@@ -28,6 +28,13 @@ LONG_LOADS: Final = 4
 """Load times beside a dwell time after which a message waits no longer for requests in hand of what goes for it."""
 
 
+SLACK_S: Final = 4.0
+"""Seconds at most from a worker being able to serve a queue to its reading it, its load apart: a heartbeat to see the
+message, one to hear of the claim, a second until the wire asks for the queue, one for what is in hand."""
+
+_NOTHING: Final = Demand()
+
+
 def decide(view: View, rules: Rules) -> Decision:
     """What to read, claim, evict and load now.
 
@@ -36,11 +43,6 @@ def decide(view: View, rules: Rules) -> Decision:
     worth its load. At most one of them at a time makes others go.
     """
     return _Choice(view, rules).made()
-
-
-SLACK_S: Final = 4.0
-"""Seconds at most from a worker being able to serve a queue to its reading it, its load apart: a heartbeat to see the
-message, one to hear of the claim, a second until the wire asks for the queue, one for what is in hand."""
 
 
 def oldest_at_most(rules: Rules, *, load_s: float, checkpoints: int, workers: int, capacity: int) -> float:
@@ -223,6 +225,3 @@ class _Choice:
         victims = self._victims(self._size(name) - self._free)
         last_copies = any(self._of(victim.name).holders == 0 for victim in victims)
         return self._rules.explain * self._load_s(name) * (LAST_COPY if last_copies else 1.0)
-
-
-_NOTHING = Demand()

@@ -37,7 +37,7 @@ RESTART_S: Final = 600.0
 is started again may have much to load first."""
 
 SERVED_KEY: Final = "laya.served"
-"""Sorted set of checkpoints by when a worker last served them (the server's clock); of all namespaces, as queues are."""
+"""Sorted set of checkpoints by when a worker last served them (server's clock); of all namespaces, as queues are."""
 
 CLAIM_MS: Final = 30_000
 """Milliseconds after which another worker may go on where one has died that was answering."""
