@@ -89,7 +89,7 @@ class Orders:
         if checkpoint not in self._router.loaded:
             return Order(ok="not resident", checkpoint=checkpoint)
         if checkpoint in self._pinned and not force:
-            message = f"{checkpoint!r} is pinned by LAYA_PRELOAD on this worker: force it, or change the setting"
+            message = f"{checkpoint!r} is pinned by LAYA_PRELOAD here: unload it with force, or change the setting"
             return Order(error=message, type="Pinned", checkpoint=checkpoint)
         self._begin(checkpoint, self._unload)
         return Order(ok="unloading", checkpoint=checkpoint, asked=self._tally.now())

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import redis
-from typer.testing import CliRunner
 
 from laya.simulated import write_checkpoint
+from tests.integration.commandline import laya_workers_here
 from tests.integration.conftest import Backend, WorkerProcess
-from worker.cli.commands import app
-from worker.cli.screen import CommandError
 from worker.server import EmbeddedServer
 
 VISIBILITY_S = 2
@@ -107,12 +105,7 @@ def dead(run: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`laya-workers dead`, in this process, which has imported what takes a second already."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("worker.cli.dead.app", run.backend.app)
-        said = CliRunner().invoke(app, ["dead", *arguments])
-    error = said.exception
-    if error is not None and not isinstance(error, SystemExit | CommandError):
-        raise error
-    code = error.code if isinstance(error, CommandError) else said.exit_code
-    return subprocess.CompletedProcess(arguments, code, said.stdout, said.stderr)
+        return laya_workers_here("dead", *arguments)
 
 
 @contextmanager

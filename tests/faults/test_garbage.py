@@ -175,10 +175,12 @@ def test_dead_show_shows_a_text_only_if_asked(run: Deployment) -> None:
 def test_dead_retry_and_drop_say_what_they_did(run: Deployment) -> None:
     assert dead(run, "retry").returncode == 2
     assert dead(run, "retry", "nobody").returncode == 1
-    assert dead(run, "show", "nobody").returncode == 1
+    shown = dead(run, "show", "nobody")
+    assert (shown.returncode, "no dead letter has the id nobody" in shown.stderr) == (1, True)
     assert dead(run, "drop", "stranger").returncode == 0
     assert DeadLetters(run.backend.app).get("stranger") is None
     malformed = next(letter.id for letter in DeadLetters(run.backend.app).letters() if letter.kind == "malformed")
-    assert dead(run, "retry", malformed).returncode == 1
+    retried = dead(run, "retry", malformed)
+    assert (retried.returncode, "cannot be sent" in retried.stderr) == (1, True)
     assert dead(run, "drop", "--all").returncode == 0
     assert "no dead letters" in dead(run, "list").stderr

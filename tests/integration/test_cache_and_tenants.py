@@ -23,6 +23,7 @@ from producer.tenancy import TENANT_HEADER, signed
 from tests.integration.commandline import laya_workers
 from tests.integration.conftest import Backend, WorkerProcess
 from tests.waiting import wait_until
+from worker.cli.cache import tenant_of
 from worker.cli.commands import app
 from worker.cli.screen import Code, CommandError
 from worker.server import EmbeddedServer
@@ -214,7 +215,7 @@ def test_the_key_of_a_request_is_the_one_that_its_answer_has(
     request = {"state": {"subject": "Where is it?"}, "questions": QUESTIONS, "model": "english", "max_len": 128}
     file = tmp_path / "request.json"
     file.write_text(json.dumps(request), encoding="utf-8")
-    asked = ("key", "--request", str(file), "--namespace", "hooli", "--json")
+    asked = ("key", "--request", str(file), "--tenant", "hooli", "--json")
     before = json.loads(run(*asked).stdout)
     backend.predict(**request, tenant="hooli")
     (stored,) = entries(cached, "hooli", 1)
@@ -257,6 +258,10 @@ def test_a_command_that_cannot_be_meant_is_a_usage_error(run: Run, arguments: li
     assert said in str(error)
 
 
+def test_no_tenant_is_named_by_an_empty_name_or_the_deployments_own() -> None:
+    assert [tenant_of(name) for name in ("", "laya", None, "acme")] == [None, None, None, "acme"]
+
+
 def test_the_key_of_a_request_for_nobody_names_those_who_are_there(run: Run) -> None:
     error = run("key", "x", "--preset", "triage", "--model", "nobody").exception
     assert isinstance(error, UnknownCheckpoint)
@@ -297,10 +302,10 @@ def test_figures_and_clearing_by_tenant(backend: Backend, cached: redis.Redis, r
     assert [worker["misses"] > 0 for worker in facts["workers"].values()] == [True]
     assert "umbrella" in run("stats").stdout
 
-    refused = run("clear", "--namespace", "umbrella", stdin="n\n")
+    refused = run("clear", "--tenant", "umbrella", stdin="n\n")
     assert "nothing was removed" in str(refused.exception)
     assert "Remove 1 entries?" in refused.stderr
-    assert run("clear", "--namespace", "umbrella", "--yes").stderr == "1 removed\n"
+    assert run("clear", "--tenant", "umbrella", "--yes").stderr == "1 removed\n"
     assert cached.keys("laya.cache:umbrella:*") == []
     assert cached.dbsize() == others
 

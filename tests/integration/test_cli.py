@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.commandline import TINY, CommandLine, laya_workers
+from tests.integration.commandline import TINY, CommandLine, laya_workers, laya_workers_here
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
 
@@ -29,8 +29,12 @@ COMMANDS = [
     "checkpoints",
     "checkpoints build",
     "cache",
+    "cache key",
     "cache clear",
     "status",
+    "health",
+    "dead",
+    "dead retry",
     "load",
     "unload",
     "doctor",
@@ -71,7 +75,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_a_screen_and_shows_an_example(command: str) -> None:
-    run = laya_workers(*command.split(), "--help")
+    run = laya_workers_here(*command.split(), "--help")
     assert run.returncode == 0
     assert "Example: " in run.stdout
     assert len(run.stdout.rstrip().splitlines()) <= 24

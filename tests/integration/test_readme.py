@@ -22,7 +22,7 @@ from hooks.audit import AuditSettings
 from hooks.cache_settings import CacheSettings
 from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers
 from tests.waiting import wait_until
-from worker import control, inspection  # noqa: F401 - Celery's command line knows their commands
+from worker import control, inspection, watchdog_step  # noqa: F401 - Celery's command line knows their commands
 from worker.cli.commands import app as command_line
 from worker.server import free_port
 from worker.settings import WorkerSettings

@@ -79,11 +79,10 @@ def retry(ids: Ids = None, every: All = False) -> None:
     done = [letter_id for letter_id in wanted if dead.retry(letter_id)]
     say(f"{len(done)} sent again")
     if left := [letter_id for letter_id in wanted if letter_id not in done]:
-        raise (
-            missing(left)
-            if not every
-            else CommandError(f"{len(left)} stay: what is no message cannot be sent", Code.FAILED)
-        )
+        there = {letter.id for letter in dead.letters()}
+        if gone := [letter_id for letter_id in left if letter_id not in there]:
+            raise missing(gone)
+        raise CommandError(f"{len(left)} stay: what is no message cannot be sent", Code.FAILED)
 
 
 @commands.command(epilog="Example: laya-workers dead drop 6f1c…")
@@ -109,8 +108,10 @@ def chosen(dead: DeadLetters, ids: list[str] | None, every: bool) -> list[str]:
 
 
 def missing(ids: list[str]) -> CommandError:
-    """The error about ids of no dead letter, or of one that cannot be sent."""
-    return CommandError(f"no dead letter that could be used: {', '.join(ids)}; `dead list` has them", Code.FAILED)
+    """The error about ids of no dead letter."""
+    return CommandError(
+        f"no dead letter has the id {', '.join(ids)}: `laya-workers dead list` shows those there are", Code.FAILED
+    )
 
 
 def show_all(letters: list[Letter]) -> None:

@@ -27,7 +27,9 @@ BROKER_S = 0.5
 def main(arguments: Sequence[str]) -> int:
     """Probe, say what was found, and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="laya-workers health", description="Is every worker on this machine well? 0 if so, else 1."
+        prog="laya-workers health",
+        description="A probe: is every worker on this machine well? Exit code 0 if so, else 1, and what is wrong.",
+        epilog="Example: laya-workers health --node worker1",
     )
     parser.add_argument("--node", help="only the worker of this name (before the @)")
     parser.add_argument("--json", action="store_true", help="print what is known of each worker as JSON")
@@ -91,7 +93,10 @@ def register(app: typer.Typer) -> None:
     """Add the command to the others, for their `--help`; what is typed comes to `main` without them."""
     import typer as cli  # noqa: PLC0415
 
-    @app.command(short_help="A probe: is every worker on this machine well?", epilog="Example: laya-workers health")
+    @app.command(
+        short_help="A probe: is every worker on this machine well?",
+        epilog="Example: laya-workers health --node worker1",
+    )
     def health(  # annotations are read by the module's names, so the options stand in the defaults
         node: str | None = cli.Option(None, help="Only the worker of this name (before the @)."),
         as_json: bool = cli.Option(False, "--json", help="Print what is known of each worker as JSON."),
