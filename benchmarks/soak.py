@@ -13,6 +13,7 @@ memory before and after.
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import statistics
@@ -33,7 +34,7 @@ from rich.table import Table
 
 from benchmarks.crew import Crew
 from benchmarks.figures import Figure, arguments, at_most, report, told
-from benchmarks.soak_ledger import Ledger, is_silence
+from benchmarks.soak_ledger import WAITING, Ledger, is_silence
 from benchmarks.soak_memory import memory
 from laya.simulated import write_checkpoint
 from producer.app import PredictionApp
@@ -41,6 +42,7 @@ from producer.errors import LayaError
 from producer.settings import ProducerSettings
 from producer.tasks import register
 from tests.faults.proxy import Proxy
+from worker.announcements import lists_of
 from worker.server import EmbeddedServer
 
 CHECKPOINTS: Final = ("english", "multilingual", "typed-decisions")
@@ -52,8 +54,11 @@ HANG_S: Final = 6
 START_S: Final = 4.0
 """Seconds that a worker takes to start. A fault is felt so long, and for the visibility timeout besides."""
 
-SETTLE_S: Final = 180.0
-"""Seconds that the last requests get after the last fault."""
+SETTLE_S: Final = 120.0
+"""Seconds without a settled request after which, when there are no more faults, nothing more is waited for."""
+
+SETTLE_AT_MOST_S: Final = 1800.0
+"""Seconds for which a backlog is worked off at most: faults can leave one that is as old as the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,8 @@ class Plan:
     rate: float = 20.0
     bulk_rate: float = 2.0
     fault_every: tuple[float, float] = (6.0, 16.0)
-    poison_every: float = 75.0
-    hang_every: float = 90.0
+    poison_every: float = 150.0
+    hang_every: float = 240.0
     visibility: int = 5
 
 
@@ -309,13 +314,28 @@ def read_store(at: Deployment, ledger: Ledger, ids: list[str]) -> None:
 def settle(at: Deployment, ledger: Ledger) -> None:
     """Give the last requests their time, then compare what is stored with what was seen."""
 
-    def all_settled() -> bool:
-        read_store(at, ledger, ledger.open())
-        return not ledger.open()
+    last, left = time.monotonic(), len(ledger.open())
 
-    until(all_settled, SETTLE_S, "")
+    def all_settled() -> bool:
+        nonlocal last, left
+        read_store(at, ledger, ledger.open())
+        if len(ledger.open()) < left:
+            last, left = time.monotonic(), len(ledger.open())
+        return not left or time.monotonic() - last > SETTLE_S
+
+    until(all_settled, SETTLE_AT_MOST_S, "")
     until(lambda: at.client.hlen("unacked") == 0, 30, "")
     read_store(at, ledger, list(ledger.entries))
+    ledger.wait(waiting(at.client))
+
+
+def waiting(client: redis.Redis) -> set[str]:
+    """Ids of the messages that stand in a queue, or on record as taken."""
+    lists = [name for checkpoint in CHECKPOINTS for name in lists_of(checkpoint)]
+    raws = [raw for name in lists for raw in client.lrange(name, 0, -1)]
+    raws += [json.loads(record)[0] for record in client.hvals("unacked")]
+    messages = [raw if isinstance(raw, dict) else json.loads(raw) for raw in raws]
+    return {str(message["headers"]["id"]) for message in messages}
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -326,13 +346,16 @@ def quantile(values: list[float], share: float) -> float:
 def figures_of(at: Deployment, ledger: Ledger) -> list[Figure]:
     """What is claimed, and what is told."""
     outside, inside = ledger.latencies()
-    lost = sum(count for (_, outcome), count in ledger.outcomes().items() if outcome == "lost")
+    lost, late = (
+        sum(count for (_, outcome), count in ledger.outcomes().items() if outcome == word) for word in ("lost", WAITING)
+    )
     # One that is asked to end while it starts has no handler yet, and holds nothing.
     wrong = sum(count for code, count in at.crew.ends.items() if code not in {0, 70, -signal.SIGKILL, -signal.SIGTERM})
     return [
         told("requests submitted", sum(entry.requests for entry in ledger.entries.values()), ""),
         told("faults", len(ledger.faults), ""),
         at_most("lost", lost, 0, ""),
+        at_most("still waiting when nothing more was waited for", late, 0, ""),
         at_most("answered twice", len(ledger.changed), 0, ""),
         at_most("other outcomes than a request of the kind has", sum(ledger.unexpected().values()), 0, ""),
         told("set aside though harmless (killed three times by others)", ledger.innocent_poisoned(), ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from celery import states
 from producer.errors import BrokerUnavailable
 
 ANSWERED: Final = "answered"
+WAITING: Final = "still waiting"
 
 EXPECTED: Final[dict[str, frozenset[str]]] = {
     "one": frozenset({ANSWERED}),
@@ -74,6 +75,14 @@ class Ledger:
             elif entry.outcome != seen:
                 self.changed.append(f"{task_id} ({entry.kind}): {entry.outcome}, then {seen}")
 
+    def wait(self, ids: Collection[str]) -> None:
+        """Messages that are still where they can be taken from: late, and not lost."""
+        with self._lock:
+            for task_id in ids:
+                entry = self.entries.get(task_id)
+                if entry is not None and entry.outcome is None:
+                    entry.outcome = WAITING
+
     def open(self) -> list[str]:
         """Ids of messages without an outcome."""
         with self._lock:
@@ -97,7 +106,7 @@ class Ledger:
             {
                 (kind, outcome): count
                 for (kind, outcome), count in self.outcomes().items()
-                if outcome not in EXPECTED[kind] and outcome not in {"lost", "PoisonedRequest"}
+                if outcome not in EXPECTED[kind] and outcome not in {"lost", WAITING, "PoisonedRequest"}
             }
         )
 
