@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from tests.waiting import wait_until
+from worker.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "golden" / "checkpoints"
@@ -36,6 +41,24 @@ def laya_workers(
         text=True,
         timeout=120,
     )
+
+
+def laya_workers_here(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `laya-workers` to its end in this process, which has imported what takes each new one a second.
+
+    Only for commands that end by themselves, and whose app is this process's own: patch it where it is another.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["laya-workers", *arguments])
+        for name, value in {"COLUMNS": "80", **environment}.items():
+            patch.setenv(name, value)
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 class CommandLine:

@@ -74,6 +74,8 @@ class Scene:
         self.stranger.conf.update(broker_url=self.url, result_backend=self.url)
         self.events: list[dict[str, Any]] = []
         self.errors: list[BaseException] = []
+        self.replies: dict[str, Any] = {}
+        self.keys = ""
         self._receiver: Any = None
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._listen)
@@ -162,9 +164,9 @@ def _play(scene: Scene) -> None:
     for text in (f"sleep {STATE}", f"fine {STATE}"):
         scene.backend.submit_prediction.delay(text, QUESTIONS)
     scene.backend.submit_prediction.apply_async((f"fine {STATE}", QUESTIONS), countdown=60)
-    scene.replies = _replies(scene)  # type: ignore[attr-defined] # what an operator sees meanwhile
-    scene.keys = _other_keys(scene)  # type: ignore[attr-defined]
-    for request in scene.replies["scheduled"]:  # type: ignore[attr-defined]
+    scene.replies = _replies(scene)  # what an operator sees meanwhile
+    scene.keys = _other_keys(scene)
+    for request in scene.replies["scheduled"]:
         scene.backend.app.control.revoke(request["request"]["id"])
     wait_until(lambda: "flagged as revoked" in scene.worker.text(), what="the revocation")
     scene.client.client_kill_filter(_type="normal", skipme=True)
@@ -247,15 +249,13 @@ def test_a_failed_task_s_event_tells_the_class_and_the_place(scene: Scene) -> No
 
 
 def test_the_worker_s_answers_to_an_operator_hold_no_text_of_a_request(scene: Scene) -> None:
-    replies: dict[str, Any] = scene.replies  # type: ignore[attr-defined]
-    assert replies["scheduled"]
-    assert {name: text for name, reply in replies.items() if found(text := json.dumps(reply, default=repr))} == {}
+    assert scene.replies["scheduled"]
+    assert {name: text for name, reply in scene.replies.items() if found(text := json.dumps(reply, default=repr))} == {}
 
 
 def test_no_other_key_of_the_server_holds_a_text_of_a_request(scene: Scene) -> None:
-    keys: str = scene.keys  # type: ignore[attr-defined]
-    assert "_kombu.binding" in keys
-    assert found(keys) == set()
+    assert "_kombu.binding" in scene.keys
+    assert found(scene.keys) == set()
 
 
 def test_the_metrics_hold_no_text_of_a_request(scene: Scene) -> None:
