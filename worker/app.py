@@ -6,6 +6,7 @@ that starts.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any, Final
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from producer.app import PredictionApp
 from producer.app import app as producer_app
 from producer.checkpoints import QUEUE_PREFIX, queue_of
+from producer.errors import CheckpointUnavailable
 from producer.tasks import submit_prediction, submit_predictions
 from worker import (
     inspection,  # noqa: F401 - makes `celery -A worker inspect resident` known on both sides
@@ -40,6 +42,8 @@ from worker.tracing import TracingStep
 from worker.unreadable import UnreadableStep
 from worker.unserved import UnservedStep
 from worker.watchdog_step import PulseStep, WatchdogStep
+
+logger = logging.getLogger(__name__)
 
 # Threads, each working on one message: enough for a large batch to form under them.
 CONCURRENCY: Final = 32
@@ -67,8 +71,23 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
             raise SystemExit(os.EX_CONFIG) from None
 
     def start(self, parent: Worker) -> None:
-        """Make the Router and load what is to be preloaded."""
-        from worker.serving import Serving  # noqa: PLC0415 - other commands of Celery's need none of it
+        """Make the Router and load what is to be preloaded.
+
+        Raises:
+            SystemExit: a hook cannot be made, or a checkpoint not loaded. The log says which, in one line.
+        """
+        from worker.serving_router import HookNotFound  # noqa: PLC0415 - other commands of Celery's need none of it
+
+        try:
+            self._serve(parent)
+        except (HookNotFound, CheckpointUnavailable) as error:
+            # A setting is wrong, not the code: where in the code that was found is for those who ask.
+            logger.critical("%s", error)
+            logger.debug("That came from", exc_info=True)
+            raise SystemExit(1) from None
+
+    def _serve(self, parent: Worker) -> None:
+        from worker.serving import Serving  # noqa: PLC0415 - as above
 
         service = Serving(parent.app.settings)
         service.single_out = lambda: single_out(parent.app, parent.app.settings)

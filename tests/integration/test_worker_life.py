@@ -72,6 +72,7 @@ def test_a_worker_that_cannot_serve_ends_at_once_and_says_why(
     worker = make_worker(**settings).launch()
     assert worker.exit_code(60) != 0
     assert said in worker.text()
+    assert "Traceback" not in worker.text()
     assert "ready." not in worker.text()
 
 
