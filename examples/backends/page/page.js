@@ -124,7 +124,7 @@ function factsCard(body, milliseconds) {
   const add = (name, ...values) => list.append(element("dt", {}, name), element("dd", {}, ...values));
   add("checkpoint", routing.model, served.hits ? element("span", { className: "badge", style: "margin-left:.5rem" }, "from the cache") : "");
   add("because", routing.reason);
-  add("took", `${milliseconds.toFixed(0)} ms here` + (served.seconds === undefined ? "" : `, ${(served.seconds * 1000).toFixed(1)} ms of it in the worker`));
+  add("took", `${milliseconds.toFixed(0)} ms here` + (served.seconds === undefined ? "" : `, ${(served.seconds * 1000).toFixed(served.seconds < 0.01 ? 1 : 0)} ms of it in the worker`));
   if (served.worker) add("worker", served.worker);
   add("tokens", `${usage.input_tokens ?? 0}${usage.truncated ? ", the text was cut" : ""}`);
   return element("article", { id: "facts" }, list);
@@ -140,6 +140,7 @@ async function ask(event) {
   const send = $("#send");
   if (send.disabled) return;
   send.disabled = true;
+  send.textContent = "Asking …";
   const options = { cache: $("#cache").checked };
   if ($("#model").value) options.model = $("#model").value;
   if ($("#min_confidence").value !== "") options.min_confidence = Number($("#min_confidence").value);
@@ -165,6 +166,7 @@ async function ask(event) {
     $("#result").replaceChildren(errorCard("The backend does not answer", String(error)));
   } finally {
     send.disabled = false;
+    send.textContent = "Ask";
   }
 }
 
