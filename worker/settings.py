@@ -54,6 +54,12 @@ class WorkerSettings(ProducerSettings):
     max_deliveries: int = Field(
         3, ge=1, description="Times that workers begin a request and die of it, before it is dead-lettered."
     )
+    unserved_after: float = Field(
+        30.0,
+        ge=0,
+        description="Seconds after which a request for a checkpoint that no worker serves is answered with the error; "
+        "0 lets it wait.",
+    )
     dead_max: int = Field(1000, ge=1, description="Dead letters that are kept; the oldest go first.")
     dead_ttl: int = Field(604_800, gt=0, description="Seconds for which a dead letter is kept.")
     metrics_port: int | None = Field(

@@ -17,7 +17,6 @@ from celery import bootsteps, signals
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX, queue_of
 from producer.errors import UnknownCheckpoint
 from producer.transport_channel import QUEUES_KEY
@@ -26,11 +25,8 @@ from worker.dead import task_id_of
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 5.0
-"""Seconds between two looks at which queues there are."""
-
-AGE_S: Final = 5.0
-"""Seconds that a message waits before its queue is taken for one that nobody serves: a worker may just be starting."""
+LOOK_EVERY_S: Final = 20.0
+"""Seconds between two looks at which queues there are, at most: a look takes a connection and some commands."""
 
 RESTART_S: Final = 600.0
 """Seconds after a worker that served a checkpoint was last heard of before its messages wait for nobody: a worker that
@@ -46,16 +42,17 @@ AT_A_TIME: Final = 200
 """Messages that are answered in one look."""
 
 
-def unserved(fleet: Fleet, served_lately: Collection[str]) -> list[str]:
-    """Checkpoints whose messages wait for nobody: no worker serves them or did lately, and the oldest has waited."""
+def unserved(fleet: Fleet, served_lately: Collection[str], after: float) -> list[str]:
+    """Checkpoints whose messages wait for nobody: no worker serves them or did lately, and the oldest has waited for
+    `after` seconds."""
     served = {name for worker in fleet.workers for name in worker.serves}.union(served_lately)
-    return [queue.checkpoint for queue in fleet.queues if queue.checkpoint not in served and queue.age > AGE_S]
+    return [queue.checkpoint for queue in fleet.queues if queue.checkpoint not in served and queue.age > after]
 
 
 class Unserved:
     """Looks every few seconds, in a thread."""
 
-    def __init__(self, app: PredictionApp) -> None:
+    def __init__(self, app: Any) -> None:
         """Look at the broker of the app."""
         self._app = app
         self._stop = threading.Event()
@@ -71,7 +68,8 @@ class Unserved:
 
     def _run(self) -> None:
         # At random, so that workers that were started together do not look together.
-        while not self._stop.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):  # noqa: S311 - no secret
+        every = min(LOOK_EVERY_S, self._app.settings.unserved_after)
+        while not self._stop.wait(every * random.uniform(0.8, 1.2)):  # noqa: S311 - no secret
             try:
                 self._look()
             except (OperationalError, RedisError, OSError) as error:
@@ -91,7 +89,7 @@ class Unserved:
             if not strange:
                 return
             fleet = read(client, settings.namespace, strange)
-            for checkpoint in unserved(fleet, served_lately):
+            for checkpoint in unserved(fleet, served_lately, settings.unserved_after):
                 claim = f"{settings.namespace}.unserved.{checkpoint}"
                 if client.set(claim, "1", nx=True, px=CLAIM_MS):
                     served = sorted({name for worker in fleet.workers for name in worker.serves})
@@ -137,6 +135,10 @@ class UnservedStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has 
     """Looks for as long as the worker takes messages."""
 
     requires = ("worker.placement_step:PlacementStep",)
+
+    def include_if(self, parent: Any) -> bool:
+        """Unless such messages are to wait for as long as it takes."""
+        return bool(parent.app.settings.unserved_after)
 
     def start(self, parent: Any) -> None:
         """Begin to look."""

@@ -14,7 +14,7 @@ from tests.integration.conftest import Backend, WorkerProcess
 from tests.waiting import wait_until
 from worker.announcements import Fleet, QueueEntry, WorkerEntry
 from worker.server import EmbeddedServer
-from worker.unserved import AGE_S, SERVED_KEY, unserved
+from worker.unserved import SERVED_KEY, unserved
 
 QUESTIONS = {"urgent": {"type": "noul", "instructions": "Is it urgent?"}}
 
@@ -39,7 +39,7 @@ def backend(server: EmbeddedServer, checkpoints: str) -> Iterator[Backend]:
 
 @pytest.fixture(scope="module")
 def worker(make_worker: Callable[..., WorkerProcess]) -> WorkerProcess:
-    return make_worker("-c", "2").start()
+    return make_worker("-c", "2", LAYA_UNSERVED_AFTER="1").start()
 
 
 def test_a_request_for_it_is_an_unknown_checkpoint_that_names_the_known(
@@ -75,13 +75,13 @@ def queue(name: str, age: float) -> QueueEntry:
 
 def test_only_what_waits_for_nobody_is_answered() -> None:
     serving = WorkerEntry("w@h/1", "w@h", "h", 1, 0.0, serves=("english", "rare"))
-    fleet = Fleet(100.0, (serving,), (queue("rare", 60.0), queue("young", AGE_S - 1), queue("papers", AGE_S + 1)))
-    assert unserved(fleet, ()) == ["papers"]
+    fleet = Fleet(100.0, (serving,), (queue("rare", 60.0), queue("young", 29.0), queue("papers", 31.0)))
+    assert unserved(fleet, (), 30.0) == ["papers"]
 
 
 def test_what_waits_for_a_worker_that_is_started_again_is_left_to_it() -> None:
-    fleet = Fleet(100.0, (), (queue("restarting", AGE_S + 1), queue("papers", AGE_S + 1)))
-    assert unserved(fleet, ["restarting"]) == ["papers"]
+    fleet = Fleet(100.0, (), (queue("restarting", 31.0), queue("papers", 31.0)))
+    assert unserved(fleet, ["restarting"], 30.0) == ["papers"]
 
 
 def test_a_worker_notes_what_it_serves(worker: WorkerProcess, client: redis.Redis) -> None:
