@@ -53,7 +53,7 @@ def write_random_checkpoint(directory: Path, *, hidden: int = 384, layers: int =
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *WORDS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers has no types here
         tokenizer_object=tokenizer,
         **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
     ).save_pretrained(directory / "tokenizer")

@@ -117,8 +117,10 @@ class _Rotated(logging.handlers.WatchedFileHandler):
 
 
 class _Standard(logging.StreamHandler[Any]):
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
-        raise  # noqa: PLE0704
+    """Standard output, with failures that reach the caller too."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - as above
+        raise  # noqa: PLE0704 - as above
 
 
 def _handler(file: str) -> logging.Handler:

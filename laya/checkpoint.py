@@ -139,11 +139,11 @@ def _kind_of(path: Path, config: Mapping[str, Any]) -> LoadKind:
 
         return load_published
     if architecture == "embedding":
-        from laya.embedding import load_kind as load_embedding  # noqa: PLC0415
+        from laya.embedding import load_kind as load_embedding  # noqa: PLC0415 - as above
 
         return load_embedding
     if architecture == "simulated":
-        from laya.simulated import load_kind as load_simulated  # noqa: PLC0415
+        from laya.simulated import load_kind as load_simulated  # noqa: PLC0415 - as above
 
         return load_simulated
     raise ValueError(

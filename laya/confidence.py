@@ -120,7 +120,7 @@ def _bucket_of(answer: Mapping[str, Any]) -> str:
 
 
 def _is_threshold(value: object) -> bool:
-    return _is_finite(value) and 0 <= value <= 1  # type: ignore[operator]
+    return _is_finite(value) and 0 <= value <= 1  # type: ignore[operator]  # a number, as was just seen
 
 
 def _is_finite(value: object) -> bool:

@@ -39,7 +39,7 @@ class EmbeddingModel(nn.Module):
 def build_model(encoder_config: Any, directions: int) -> EmbeddingModel:
     """The network for an encoder's transformers configuration, its parameters still to be loaded."""
     with WithoutWeights():
-        encoder = AutoModel.from_config(  # type: ignore[no-untyped-call]
+        encoder = AutoModel.from_config(  # type: ignore[no-untyped-call]  # transformers has no types here
             encoder_config, attn_implementation="sdpa", dtype=torch.float32
         )
         if hasattr(encoder, "pooler"):

@@ -116,7 +116,7 @@ class _Callables:
 
     def __init__(self, event: str, function: HookCallable) -> None:
         setattr(self, event, function)
-        self.name = getattr(function, "__qualname__", type(function).__name__)
+        self.name: str = getattr(function, "__qualname__", type(function).__name__)
 
 
 def normalise_hooks(
@@ -190,7 +190,7 @@ _router_fired_defaults: ContextVar[bool] = ContextVar("laya_router_fired_default
 
 def set_default_hooks(hooks: Any) -> None:
     """Replace the process-wide default hooks, which run before installed and per-call hooks."""
-    global _defaults  # noqa: PLW0603
+    global _defaults  # noqa: PLW0603  # replaced whole, so that a call under way keeps the list that it began with
     normal = normalise_hooks(hooks)
     with _defaults_lock:
         _defaults = normal
@@ -198,7 +198,7 @@ def set_default_hooks(hooks: Any) -> None:
 
 def add_default_hook(hook: Any) -> None:
     """Add one process-wide default hook after those already there."""
-    global _defaults  # noqa: PLW0603
+    global _defaults  # noqa: PLW0603  # as above
     normal = normalise_hooks(hook)
     with _defaults_lock:
         _defaults = (*_defaults, *normal)
@@ -257,7 +257,7 @@ class HookRun:
         for hook in self.hooks:
             try:
                 self._call(hook, event, ctx)
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:  # noqa: BLE001  # told on the failure that comes first
                 failure.add_note(f"then hook {_name(hook)}.{event} failed: {error!r}")
 
     def _call(self, hook: Any, event: str, ctx: PredictContext) -> None:
@@ -276,7 +276,7 @@ class HookRun:
 
 
 def _name(hook: Any) -> str:
-    return getattr(hook, "name", None) if isinstance(hook, _Callables) else type(hook).__name__  # type: ignore[return-value]
+    return hook.name if isinstance(hook, _Callables) else type(hook).__name__
 
 
 class HookRegistry:

@@ -133,7 +133,7 @@ class WithoutWeights(TorchFunctionMode):
 def build_model(encoder_config: Any, head_layers: int, actions: int) -> DecisionModel:
     """The network for an encoder's transformers configuration, its parameters still to be loaded."""
     with WithoutWeights():
-        encoder = AutoModel.from_config(  # type: ignore[no-untyped-call]
+        encoder = AutoModel.from_config(  # type: ignore[no-untyped-call]  # transformers has no types here
             encoder_config, attn_implementation="sdpa", dtype=torch.float32
         )
         model = DecisionModel(cast("nn.Module", encoder), int(encoder_config.hidden_size), head_layers, actions)

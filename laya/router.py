@@ -460,7 +460,7 @@ class Router(HookRegistry):
         before = time.perf_counter()
         with ExitStack() as in_use:
             with recording(*(ctx.phases for ctx in contexts)):
-                agent = in_use.enter_context(self._residency.use(name, lambda: self._build(name)))  # type: ignore[arg-type]
+                agent = in_use.enter_context(self._residency.use(name, lambda: self._build(name)))  # type: ignore[arg-type]  # it was routed
             loading = time.perf_counter() - before
             for ctx in contexts:
                 ctx.agent = agent

@@ -93,7 +93,7 @@ def _build(root: Path, config: Mapping[str, Any], extra: list[Any]) -> Any:
     if extra:
         options["additional_special_tokens"] = extra
     try:
-        return PreTrainedTokenizerFast(tokenizer_file=str(file), **options)  # type: ignore[no-untyped-call]
+        return PreTrainedTokenizerFast(tokenizer_file=str(file), **options)  # type: ignore[no-untyped-call]  # transformers has no types here
     except Exception as error:  # the Rust parser raises plain Exception
         raise ValueError(f"checkpoint {root}: tokenizer/tokenizer.json cannot be read: {error}") from error
 

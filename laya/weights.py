@@ -31,7 +31,7 @@ def load_weights(model: nn.Module, root: Path, device: torch.device) -> None:
     wanted = model.state_dict()
     try:
         with safe_open(path, framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  # it has keys and cannot be iterated
             _check_names(root, wanted, shapes)
             _check_shapes(root, wanted, shapes)
             state = {name: file.get_tensor(name).to(device=device, dtype=torch.float32) for name in sorted(wanted)}

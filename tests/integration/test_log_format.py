@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from laya.simulated import write_checkpoint
 from producer.errors import PredictionFailed
 from tests.integration.conftest import Backend, WorkerProcess
-from worker.server import EmbeddedServer
 
 SECRET = "4111-1111-1111-1111"
 QUESTIONS = {"urgent": {"type": "noul", "instructions": "Is it urgent?"}}
@@ -20,13 +19,6 @@ QUESTIONS = {"urgent": {"type": "noul", "instructions": "Is it urgent?"}}
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"english={write_checkpoint(tmp_path_factory.mktemp('checkpoints') / 'english', pass_ms=1)}"
-
-
-@pytest.fixture(scope="module")
-def backend(server: EmbeddedServer, checkpoints: str) -> Iterator[Backend]:
-    made = Backend(server.url, checkpoints=checkpoints)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

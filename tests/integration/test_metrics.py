@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from laya.simulated import write_checkpoint
 from producer.errors import PredictionFailed
 from tests.integration.conftest import Backend, WorkerProcess
 from tests.waiting import wait_until
-from worker.server import EmbeddedServer
 
 SECRET = "4111-1111-1111-1111"
 QUESTIONS = {"urgent": {"type": "noul", "instructions": "Is it urgent?"}}
@@ -26,13 +25,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> str:
     home = tmp_path_factory.mktemp("checkpoints")
     names = ("english", "multilingual")
     return ",".join(f"{name}={write_checkpoint(home / name, pass_ms=2, device='metrics')}" for name in names)
-
-
-@pytest.fixture(scope="module")
-def backend(server: EmbeddedServer, checkpoints: str) -> Iterator[Backend]:
-    made = Backend(server.url, checkpoints=checkpoints)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
