@@ -46,7 +46,6 @@ def memory(home: Path, number: int) -> list[Figure]:
             _wait(lambda: " ready." in crew.log("worker"), 60)
             task, _ = register(app)
             _send(app, task, 100)
-            _expire(client)
             known = set(client.keys())
             worker = psutil.Process(crew.pid("worker"))
             here = psutil.Process(os.getpid())
