@@ -13,7 +13,9 @@ from rich.console import Console
 
 from laya.questions import parse_questions
 from worker.cli.answers import BAR_WIDTH, answers_table, bar, distribution, fitting, percent, short_answer
+from worker.cli.dead import SHORT, beginnings, meant
 from worker.cli.demo import answer_lines
+from worker.cli.screen import Code, CommandError
 from worker.demo import Reply, first_loads
 from worker.presets import PRESETS, TRIAGE
 from worker.tickets import TICKETS
@@ -106,3 +108,21 @@ def test_the_tickets_are_enough_in_number_languages_and_teams() -> None:
     assert len({ticket.language for ticket in TICKETS}) >= 6
     assert {ticket.team for ticket in TICKETS} == set(TRIAGE["team"]["criteria"])
     assert len({ticket.text for ticket in TICKETS}) == len(TICKETS)
+
+
+@given(st.sets(st.text("ab.", min_size=1, max_size=SHORT + 4), min_size=1, max_size=20))
+def test_what_is_shown_of_an_id_names_that_dead_letter(ids: set[str]) -> None:
+    known = sorted(ids)
+    assert [meant(short, known) for short in beginnings(known)] == known
+
+
+def test_what_is_shown_of_a_task_id_is_short() -> None:
+    known = ["6fd95947-d51c-4c08-911f-f44dc0a7c1b2", "malformed-999aaa8645bb", "malformed-999aaa000000"]
+    assert beginnings(known) == ["6fd95947-d51", "malformed-999aaa8", "malformed-999aaa0"]
+
+
+def test_the_beginning_of_several_ids_is_refused_and_that_of_none_is_kept() -> None:
+    with pytest.raises(CommandError, match="2 dead letters begin with 6fd") as refused:
+        meant("6fd", ["6fd95947", "6fd00000"])
+    assert refused.value.code == Code.USAGE
+    assert [meant(name, ["6fd95947"]) for name in ("nobody", "")] == ["nobody", ""]

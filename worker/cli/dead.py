@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import pairwise
+from os.path import commonprefix
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +23,9 @@ from worker.dead import DeadLetters, Letter, body_of
 
 EXAMPLE = "laya-workers dead list"
 
+SHORT = 12
+"""Characters of an id that are shown, where they are no other's."""
+
 commands = typer.Typer(
     name="dead",
     short_help="Requests that were set aside: list, show, retry, drop.",
@@ -29,7 +35,7 @@ commands = typer.Typer(
     no_args_is_help=True,
 )
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="From `dead list`.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="From `dead list`; its beginning is enough.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
@@ -48,12 +54,13 @@ def listing(as_json: Json = False) -> None:
 
 @commands.command(epilog="Example: laya-workers dead show 6f1c… --state")
 def show(
-    letter_id: Annotated[str, typer.Argument(metavar="ID", help="From `dead list`.")],
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="From `dead list`; its beginning is enough.")],
     state: Annotated[bool, typer.Option("--state", help="The message too, with the texts in it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show one dead letter."""
-    found = DeadLetters(app).get(letter_id)
+    dead = DeadLetters(app)
+    found = dead.get(meant(letter_id, [letter.id for letter in dead.letters()]))
     if found is None:
         raise missing([letter_id])
     letter, text = found
@@ -100,11 +107,36 @@ def chosen(dead: DeadLetters, ids: list[str] | None, every: bool) -> list[str]:
     """The ids that a command is about.
 
     Raises:
-        CommandError: ids and --all together, or neither.
+        CommandError: ids and --all together, or neither; or the beginning of several ids.
     """
     if bool(ids) == every:
         raise CommandError("name the dead letters by their ids, or say --all", Code.USAGE)
-    return [letter.id for letter in dead.letters()] if every else list(ids or ())
+    known = [letter.id for letter in dead.letters()]
+    return known if every else [meant(given, known) for given in ids or ()]
+
+
+def meant(given: str, known: Sequence[str]) -> str:
+    """The one id that begins so; what begins none is returned as it is given.
+
+    Raises:
+        CommandError: several begin so.
+    """
+    found = [one for one in known if given and one.startswith(given)]
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        raise CommandError(f"the ids of {len(found)} dead letters begin with {given}: write more of it", Code.USAGE)
+    return found[0]
+
+
+def beginnings(known: Sequence[str]) -> list[str]:
+    """Of each id as much as names it and no other, so that a narrow terminal has room for it."""
+    ordered = sorted(known)
+    needed = dict.fromkeys(known, SHORT)
+    for one, following in pairwise(ordered):  # those most alike stand side by side
+        shared = len(commonprefix([one, following])) + 1  # noqa: RUF071 - characters are meant, these are no paths
+        needed[one], needed[following] = max(needed[one], shared), max(needed[following], shared)
+    return [one[: needed[one]] for one in known]
 
 
 def missing(ids: list[str]) -> CommandError:
@@ -117,9 +149,10 @@ def missing(ids: list[str]) -> CommandError:
 def show_all(letters: list[Letter]) -> None:
     """One row a letter."""
     table = plain_table("id", "kind", "checkpoint", "deliveries", "when", "bytes", "reason")
-    for letter in letters:
+    table.columns[0].no_wrap = True
+    for letter, name in zip(letters, beginnings([letter.id for letter in letters]), strict=True):
         table.add_row(
-            Text(letter.id, no_wrap=True),
+            name,
             Text(letter.kind, style="red" if letter.kind == "poisoned" else "yellow"),
             Text(letter.checkpoint),
             str(letter.deliveries or "-"),
