@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 UNAVAILABLE = 4  # worker.cli.screen.Code, which needs rich
+INTERRUPTED = 130  # as a shell has it for SIGINT
 
 EXTRA_OF = {
     "cachetools": "worker",
@@ -35,6 +36,8 @@ def main() -> None:
         from worker.cli.commands import run  # noqa: PLC0415 - its own packages may be missing
 
         run()
+    except KeyboardInterrupt:  # while it was being imported; later each command has its own way to stop
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         extra = EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
