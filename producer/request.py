@@ -160,7 +160,7 @@ def summary(request: PredictionRequest) -> str:
     """What may be shown of a request in events and logs: question ids, the state's type and size. No text."""
     state = request.state
     if isinstance(state, str):
-        size = f"text of {len(state)} characters"
+        size = f"text of {len(state)} character{'' if len(state) == 1 else 's'}"
     elif isinstance(state, list | tuple):
         size = f"list of {len(state)}"
     elif isinstance(state, Mapping):
@@ -169,7 +169,8 @@ def summary(request: PredictionRequest) -> str:
         size = type(state).__name__
     ids = [str(id_)[:_SHOWN_ID] for id_ in request.questions][:_SHOWN_IDS]
     more = len(request.questions) - len(ids)
-    return f"({size}; {', '.join(ids)}{f' and {more} more' if more > 0 else ''})"
+    asked = ", ".join(ids) or "no questions"
+    return f"({size}; {asked}{f' and {more} more' if more > 0 else ''})"
 
 
 def shown_options(request: PredictionRequest) -> str:

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from celery import signals
 from celery.worker import state
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -130,6 +137,8 @@ class Exporter:
 
     def __init__(self, worker: Any, serving: Serving) -> None:
         """Count from now on."""
+        # When each series began would double them, and `laya_started_seconds` tells it once.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self.registry)

@@ -116,3 +116,7 @@ def test_a_port_that_is_taken_ends_the_worker_with_one_line(
     assert second.exit_code(60) != 0
     assert f"LAYA_METRICS_PORT: 127.0.0.1:{found[1]} cannot be opened" in second.text()
     assert "Traceback" not in second.text()
+
+
+def test_no_series_is_told_twice(page: Page) -> None:
+    assert [name for name, _ in page.samples if name.endswith("_created")] == []
