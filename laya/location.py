@@ -65,7 +65,7 @@ def _place_of(source: str | Path, subfolder: str | None) -> Located | tuple[str,
             f"unknown checkpoint {shown(source)}: it is not one of {', '.join(DEFAULT_MODELS)}, not a directory, "
             f"and not a Hub id such as owner/repository"
         )
-    raise FileNotFoundError(f"checkpoint {shown(str(source))}: there is no such directory")
+    raise FileNotFoundError(f"checkpoint {str(source)!r}: there is no such directory")
 
 
 def find_here(source: str | Path, *, subfolder: str | None = None, revision: str | None = None) -> Located | None:

@@ -4,6 +4,7 @@ python -m examples.backends.django_app runserver
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -17,6 +18,8 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from producer import InvalidRequest, LayaError, predict
+
+WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "10"))
 
 if not settings.configured:
     settings.configure(
@@ -65,7 +68,7 @@ def predictions(request: HttpRequest) -> HttpResponse:
         state, questions = body["state"], body["questions"]
     except (ValueError, KeyError, TypeError):
         raise InvalidRequest("send a JSON object with state and questions") from None
-    return JsonResponse(predict(state, questions, timeout=10, **body.get("options", {})))
+    return JsonResponse(predict(state, questions, timeout=WAIT_SECONDS, **body.get("options", {})))
 
 
 urlpatterns = [path("predictions", predictions)]

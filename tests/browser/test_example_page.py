@@ -31,7 +31,7 @@ def site(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
     make_worker("-c", "4", LAYA_PRELOAD="english,multilingual").start()
-    environment = {"LAYA_BROKER_URL": server.url, "LAYA_CHECKPOINTS": checkpoints}
+    environment = {"LAYA_BROKER_URL": server.url, "LAYA_CHECKPOINTS": checkpoints, "WAIT_SECONDS": "60"}
     running = Site("fastapi", environment, tmp_path_factory.mktemp("site") / "site.log")
     yield str(running.client.base_url)
     running.end()

@@ -34,7 +34,7 @@ class Site:
 
     def __init__(self, kind: str, environment: Mapping[str, str], log: Path) -> None:
         port = free_port()
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=90)
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAYA_")}
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -66,7 +66,7 @@ class Site:
             polled = self.client.get(place)
             return polled if polled.status_code != 202 else None
 
-        found: httpx.Response = wait_until(answer, 30, "the answer to a ticket")
+        found: httpx.Response = wait_until(answer, 60, "the answer to a ticket")
         return found
 
     def end(self) -> None:
@@ -84,7 +84,8 @@ def make_site(server: EmbeddedServer, checkpoints: str, tmp_path_factory: pytest
     home = tmp_path_factory.mktemp("sites")
 
     def make(kind: str, **settings: str) -> Site:
-        environment = {"LAYA_BROKER_URL": server.url, "LAYA_CHECKPOINTS": checkpoints, **settings}
+        places = {"LAYA_BROKER_URL": server.url, "LAYA_CHECKPOINTS": checkpoints}
+        environment = {**places, "WAIT_SECONDS": "60", **settings}
         made.append(Site(kind, environment, home / f"{kind}{len(made)}.log"))
         return made[-1]
 

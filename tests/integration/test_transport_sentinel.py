@@ -24,7 +24,7 @@ def sentinel(home: Path, primary: EmbeddedServer) -> Iterator[int]:
     configuration = home / "sentinel.conf"
     configuration.write_text(
         f"port {port}\nbind 127.0.0.1\ndir {home}\nsentinel monitor mymaster 127.0.0.1 {primary.port} 1\n"
-        "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 1000\n"
+        "sentinel down-after-milliseconds mymaster 3000\nsentinel failover-timeout mymaster 1000\n"
     )
     with (home / "sentinel.log").open("wb") as log:
         process = subprocess.Popen(
