@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint format docs dev hooks clean fuzz
+.PHONY: help demo up page test lint format docs dev hooks clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,9 @@ demo: $(VENV)/.stamp-run ## two workers, many languages, one table
 
 up: $(VENV)/.stamp-run ## a server, a worker and Flower until Ctrl-C
 	@$(BIN)/laya-workers up
+
+page: $(VENV)/.stamp-dev ## the example page, beside `make up`: http://127.0.0.1:8000
+	@LAYA_CHECKPOINTS=$${LAYA_CHECKPOINTS:-small} $(BIN)/uvicorn examples.backends.fastapi_app:app
 
 # Files side by side, in their order: the long ones, in which things are killed, come early. TEST_PROCESSES=1 for one.
 test: lint ## everything that CI runs

@@ -19,9 +19,7 @@ PICTURES = os.environ.get("SCREENSHOTS")
 """Directory that pictures for the docs are written to: `SCREENSHOTS=docs/pictures pytest tests/browser`."""
 
 
-@pytest.fixture(
-    scope="module"
-)  # not of the session: its driver keeps an event loop running in this thread
+@pytest.fixture(scope="module")  # not of the session: its driver keeps an event loop running in this thread
 def browser() -> Iterator[Browser]:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
