@@ -30,7 +30,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def worker(make_worker: Callable[..., WorkerProcess]) -> WorkerProcess:
     return make_worker(
-        "-c", "4", LAYA_METRICS_PORT="0", LAYA_HOOKS="queue_hooks.Trouble", LAYA_PRELOAD="english"
+        "-c",
+        "4",
+        LAYA_METRICS_PORT="0",
+        LAYA_HOOKS="queue_hooks.Trouble,queue_hooks.Counting,hooks.SkipCache",
+        LAYA_PRELOAD="english",
     ).start()
 
 
@@ -120,3 +124,10 @@ def test_a_port_that_is_taken_ends_the_worker_with_one_line(
 
 def test_no_series_is_told_twice(page: Page) -> None:
     assert [name for name, _ in page.samples if name.endswith("_created")] == []
+
+
+def test_the_cache_is_told_by_what_it_did(page: Page) -> None:
+    # A call that a hook refuses before the cache's turn is none of its own; the others were new.
+    assert page.value("laya_cache_total", what="misses") == 5
+    assert page.value("laya_cache_total", what="hits") == 0
+    assert page.value("laya_cache_open") == 0
