@@ -50,7 +50,16 @@ def signed(tenant: str, call: Call, settings: ProducerSettings) -> dict[str, str
             f"tenant={shown(tenant)} needs a secret: set LAYA_TENANT_KEY to the same value here and on the workers",
             {"options": ["tenant"]},
         )
-    return {TENANT_HEADER: tenant, SIGNATURE_HEADER: f"{_VERSION}:{_signature(keys[0], tenant, call)}"}
+    return _headers(keys[0], tenant, call)
+
+
+def signed_on(headers: Mapping[str, Any], call: Call, settings: ProducerSettings) -> dict[str, str]:
+    """The headers that make a call its tenant's whose message has `headers`, which were verified; none for no tenant's.
+
+    For a part of that message, sent on by itself: a signature holds for the whole alone.
+    """
+    tenant, keys = headers.get(TENANT_HEADER), settings.tenant_keys
+    return _headers(keys[0], str(tenant), call) if tenant is not None and keys else {}
 
 
 def verified(headers: Mapping[str, Any], call: Call, settings: ProducerSettings) -> str | None:
@@ -83,6 +92,10 @@ def verified(headers: Mapping[str, Any], call: Call, settings: ProducerSettings)
             "workers the same LAYA_TENANT_KEY, and send no message twice under another id"
         )
     return tenant
+
+
+def _headers(key: str, tenant: str, call: Call) -> dict[str, str]:
+    return {TENANT_HEADER: tenant, SIGNATURE_HEADER: f"{_VERSION}:{_signature(key, tenant, call)}"}
 
 
 def _signature(key: str, tenant: str, call: Call) -> str:

@@ -11,8 +11,8 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal
 
 from kombu.utils.uuid import uuid
 
@@ -25,6 +25,16 @@ from worker.deliveries import Deliveries
 
 Kind = Literal["poisoned", "unreadable", "unknown task", "malformed"]
 """Workers died of it; Celery or the task cannot read it; no such task is known here; it is no message at all."""
+
+_UNTOLD: Final[dict[str, Any]] = {
+    "kind": "unreadable",
+    "queue": QUEUE_PREFIX,
+    "deliveries": 0,
+    "at": 0.0,
+    "size": 0,
+    "reason": "not told",
+}
+"""What stands for a fact that a letter of another version does not tell; for the others None does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,7 @@ class DeadLetters:
         with channel_of(self._app) as channel:
             entries = run(channel, ENTRIES, self._keys("", ".entries"))
             malformed = self._malformed(channel)
-        kept = [Letter(**json.loads(entry)) for entry in entries if entry]
+        kept = [_letter(entry) for entry in entries if entry]
         return [*kept, *(_malformed_letter(id_, text) for id_, text in malformed.items())]
 
     def get(self, letter_id: str) -> tuple[Letter, str] | None:
@@ -93,7 +103,7 @@ class DeadLetters:
         with channel_of(self._app) as channel:
             entry, text = run(channel, ONE, self._keys(".entries", ".messages"), letter_id)
             if entry and text:
-                return Letter(**json.loads(entry)), text.decode("utf-8", "replace")
+                return _letter(entry), text.decode("utf-8", "replace")
             malformed = self._malformed(channel).get(letter_id)
         if malformed is None:
             return None
@@ -218,6 +228,13 @@ def _sizes(message: Any) -> tuple[int | None, int | None]:
 
 def _short(value: Any) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= 255 and value.isprintable() else None
+
+
+def _letter(entry: bytes | str) -> Letter:
+    """A letter as it was kept; what another version adds is left out."""
+    kept: dict[str, Any] = json.loads(entry)
+    facts: dict[str, Any] = {each.name: kept.get(each.name, _UNTOLD.get(each.name)) for each in fields(Letter)}
+    return Letter(**facts)
 
 
 def _malformed_letter(letter_id: str, text: bytes) -> Letter:

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from celery import signals
@@ -27,13 +27,16 @@ _OF_OURS: Final = (
     *("worker.serving", "worker.settling", "worker.redelivery", "worker.unreadable"),
 )
 
-# What Celery says of a message that it cannot use, by its template; the arguments without body and headers.
-_OF_MESSAGES: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
-    consumer.UNKNOWN_FORMAT: lambda _: (NOT_SHOWN,),
-    consumer.UNKNOWN_TASK_ERROR: lambda args: (args[0], NOT_SHOWN, NOT_SHOWN, args[3]),
-    consumer.INVALID_TASK_ERROR: lambda args: (args[0], NOT_SHOWN),
-    consumer.MESSAGE_DECODE_ERROR: lambda args: (_Told(args[0]), args[1], args[2], NOT_SHOWN, NOT_SHOWN),
-}
+# What Celery says of a message that it cannot use, by its template: that it was discarded, and what its body was. It is
+# kept, and `worker.unreadable` has said so in one line.
+_OF_MESSAGES: Final = frozenset(
+    {
+        consumer.UNKNOWN_FORMAT,
+        consumer.UNKNOWN_TASK_ERROR,
+        consumer.INVALID_TASK_ERROR,
+        consumer.MESSAGE_DECODE_ERROR,
+    }
+)
 _MESSAGES: Final = "celery.worker.consumer.consumer"
 
 _SEEN: Final = "laya_rewritten"  # on a record; its logger and each of its handlers have the filter
@@ -50,7 +53,9 @@ class Discreet(logging.Filter):
         self._log_state = log_state
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrite a record, once; every record is logged."""
+        """Rewrite a record, once; every record is logged but for those that would not be true."""
+        if record.name == _MESSAGES and str(record.msg) in _OF_MESSAGES:
+            return False
         if not getattr(record, _SEEN, False):
             setattr(record, _SEEN, True)
             if not self._log_state:
@@ -129,11 +134,6 @@ def _argument(value: Any) -> Any:
 def _withhold(record: logging.LogRecord) -> None:
     if record.name == "celery.pool" and isinstance(record.args, tuple) and len(record.args) == 3:  # Apply target, …
         record.args = (record.args[0], NOT_SHOWN, NOT_SHOWN)
-    elif record.name == _MESSAGES:
-        if rewritten := _OF_MESSAGES.get(str(record.msg)):
-            record.args = rewritten(record.args)
-            record.exc_info = None
-        return
     if record.name in _OF_REQUESTS or record.name.startswith(_OF_OURS):
         _withhold_error(record)
 

@@ -11,7 +11,7 @@ import base64
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import current_task
@@ -21,6 +21,7 @@ from producer.checkpoints import QUEUE_PREFIX
 from producer.errors import Entry, PoisonedRequest
 from producer.request import SCHEMA, SCHEMA_HEADER, PredictionRequest
 from producer.tasks import submit_prediction
+from producer.tenancy import signed_on
 from producer.transport_message import RETURNED
 from worker.broker_scripts import UNREACHABLE
 from worker.dead import DeadLetters, Letter, poisoned
@@ -33,12 +34,15 @@ logger = logging.getLogger(__name__)
 class SingleOut:
     """One message's requests, each begun at most as often as a request may be."""
 
-    def __init__(self, app: PredictionApp, settings: WorkerSettings, task_id: str, queue: str) -> None:
-        """Take on whose broker to mark them, how often one may be begun, and the message's task and queue."""
+    def __init__(
+        self, app: PredictionApp, settings: WorkerSettings, task_id: str, queue: str, headers: Mapping[str, Any]
+    ) -> None:
+        """Take on whose broker to mark them, how often one may be begun, and the message's task, queue and headers."""
         self._deliveries, self._letters = Deliveries(app), DeadLetters(app)
         self._settings = settings
         self._task_id = task_id
         self._queue = queue
+        self._headers = headers
 
     def answer(self, place: int, request: PredictionRequest, compute: Callable[[], list[Entry]]) -> Entry:
         """The answer to one request, which is all that `compute` answers; or the error of one that workers died of."""
@@ -56,6 +60,8 @@ class SingleOut:
         settings, begun = self._settings, self._settings.max_deliveries
         letter_id = f"{self._task_id}.{place}"
         message = alone(request, letter_id, self._queue)
+        call = (submit_prediction.name, letter_id, *arguments(request))
+        message["headers"] |= signed_on(self._headers, call, settings)
         letter = Letter(
             id=letter_id,
             kind="poisoned",
@@ -79,14 +85,18 @@ def single_out(app: PredictionApp, settings: WorkerSettings) -> SingleOut | None
     info = (request.delivery_info or {}) if request is not None else {}
     if request is None or not info.get("redelivered") or (request.headers or {}).get(RETURNED):
         return None
-    return SingleOut(app, settings, request.id, info.get("routing_key") or QUEUE_PREFIX)
+    return SingleOut(app, settings, request.id, info.get("routing_key") or QUEUE_PREFIX, request.headers or {})
+
+
+def arguments(request: PredictionRequest) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments and keyword arguments of the task that asks this request alone."""
+    return [request.state, request.questions], dict(request.options)
 
 
 def alone(request: PredictionRequest, task_id: str, queue: str) -> dict[str, Any]:
     """A request of a message of many as a message of its own, as kombu has it."""
-    call = [[request.state, request.questions], dict(request.options), {}]
     return {
-        "body": base64.b64encode(json.dumps(call).encode()).decode(),
+        "body": base64.b64encode(json.dumps([*arguments(request), {}]).encode()).decode(),
         "content-type": "application/json",
         "content-encoding": "utf-8",
         "headers": {

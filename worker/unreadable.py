@@ -36,7 +36,10 @@ class Unreadable:
         """Keep a message as a dead letter, and tell whoever waits for its result."""
         letter = letter_of(message, kind, reason)
         self._letters.add(letter, message._raw, keep=self._settings.dead_max, seconds=self._settings.dead_ttl)
-        logger.error("A message of the queue %r is dead-lettered as %s: %s", letter.queue, letter.id, reason)
+        logger.error(
+            "A message of the queue %r (task %s) is dead-lettered as %s: %s",
+            *(letter.queue, letter.task or "unnamed", letter.id, reason),
+        )
         task_id = task_id_of(message)
         if answer and task_id is not None:
             error = InvalidRequest(f"the message cannot be read ({reason}): it is set aside as a dead letter")

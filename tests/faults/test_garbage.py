@@ -118,6 +118,8 @@ def test_an_unknown_task_is_answered_and_dead_lettered_and_can_be_sent_again(run
     assert found is not None
     assert (found[0].kind, found[0].task) == ("unknown task", "billing.pay")
     assert gone(run)
+    (line,) = [line for line in run.log().splitlines() if "billing.pay" in line]
+    assert "is dead-lettered as stranger: this worker knows no such task" in line
 
 
 def test_a_message_at_which_the_consumer_fails_comes_again_and_is_then_dead_lettered(run: Deployment) -> None:
@@ -152,6 +154,13 @@ def test_a_message_that_lies_there_twice_has_one_answer(run: Deployment) -> None
 def test_none_of_all_this_killed_the_worker_or_was_logged(run: Deployment) -> None:
     assert run.deaths == 0
     assert SECRET not in run.log()
+
+
+def test_the_log_says_of_no_message_that_it_was_discarded(run: Deployment) -> None:
+    """As Celery does of each that it cannot use; but they are kept."""
+    said = run.log()
+    assert [word for word in ("discarded", "deleted", "Can't decode") if word in said] == []
+    assert said.count("is dead-lettered as") == len(UNREADABLE) + len(NAMELESS) + 1
 
 
 # --- laya-workers dead, on what the tests above have left ---

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from rich.console import Console
 
 from producer.errors import PredictionFailed, QueueFull
 from tests.celery_process import ROOT
 from tests.integration.conftest import Backend
+from worker.cli.dead import show_all
 from worker.dead import DeadLetters, Letter, body_of, letter_of
 from worker.deliveries import Deliveries
 
@@ -114,6 +117,25 @@ def test_what_is_no_message_is_listed_and_dropped(dead: DeadLetters, client: red
     assert not dead.retry(first.id)
     assert dead.drop(first.id)
     assert ids(dead) == [second.id]
+
+
+def test_letters_of_other_versions_are_listed_shown_and_sent(dead: DeadLetters, client: redis.Redis) -> None:
+    dead.add(letter("known"), {"properties": {}}, keep=10, seconds=100)
+    facts = json.loads(client.hget("mine.dead.entries", "known") or b"")
+    for name, kept in {
+        "newer": {**facts, "id": "newer", "severity": "high"},
+        "older": {"id": "older", "queue": "laya.english"},
+    }.items():
+        dead.add(letter(name), {"properties": {}}, keep=10, seconds=100)
+        client.hset("mine.dead.entries", name, json.dumps(kept))
+    assert ids(dead) == ["known", "newer", "older"]
+    assert [found[0] for name in ("newer", "older") if (found := dead.get(name))] == dead.letters()[1:]
+    table = StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.cli.dead.out", Console(file=table, width=200))
+        show_all(dead.letters())
+    assert "older" in table.getvalue()
+    assert all(dead.retry(name) for name in ("newer", "older"))
 
 
 def test_sizes_are_told_of_whatever_can_be_read() -> None:
