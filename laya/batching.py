@@ -68,7 +68,7 @@ class Pending:
         """
         call = self._call
         try:
-            if not call.ended.wait(time_left()):
+            if not call.wait(time_left()):
                 raise DeadlinePassed("the answer was not ready by its deadline: it still waited for a forward pass")
         except BaseException as error:
             if self._device is not None:  # the caller has given up: its rows are dropped when their turn comes
@@ -128,7 +128,7 @@ class Batching:
         """
         call = Call([None] * len(rows), len(rows), submitted=time.perf_counter())
         if not rows:
-            call.ended.set()
+            call.end()
             return Pending(call, None)
         name = str(kind.device)
         with self._lock:

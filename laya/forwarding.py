@@ -66,22 +66,36 @@ class PassReport:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """The rows that one caller waits for. Its device's lock guards what changes."""
+    """The rows that one caller waits for. Its device's lock guards what changes.
+
+    Attributes:
+        over: whether nobody waits for its rows any more: all are there, or it failed or was given up.
+        error: what it failed with.
+    """
 
     scores: list[RowScores | None]
     left: int
-    ended: threading.Event = field(default_factory=threading.Event)
+    over: bool = False
     in_passes: int = 0  # rows in passes under way
     error: BaseException | None = None
     context: Context = field(default_factory=copy_context)
     submitted: float = 0.0  # time.perf_counter(), as are the other two
     started: float = 0.0  # of the first pass with one of its rows
     finished: float = 0.0  # of the last
+    _held: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # held until it is over: what an Event does, at a third of it
 
-    @property
-    def over(self) -> bool:
-        """Whether nobody waits for its rows: all are there, or it failed or was given up."""
-        return self.ended.is_set()
+    def __post_init__(self) -> None:
+        """Begin it."""
+        self._held.acquire()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until it is over, at most so long; whether it is."""
+        if not self._held.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
+            return False
+        self._held.release()
+        return True
 
     def deliver(self, place: int, scores: RowScores, finished: float) -> None:
         """Take the scores of one row."""
@@ -89,15 +103,21 @@ class Call:
         self.finished = finished
         self.left -= 1
         if self.left == 0:
-            self.ended.set()
+            self.end()
 
     def fail(self, error: BaseException) -> None:
         """End it with an error, if it has none."""
         self.error = self.error or error
-        self.ended.set()
+        self.end()
+
+    def end(self) -> None:
+        """Let whoever waits for it go on."""
+        if not self.over:
+            self.over = True
+            self._held.release()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A row in the queue: whose it is and since when, and where it could be computed if it does not fit here."""
 
@@ -112,10 +132,11 @@ class Waiting:
 class Device:
     """The queue of one device and the threads that empty it.
 
-    A device that computes beside the host has two threads that take turns: one waits for the pass under way while the
-    other chooses and launches the next, so that the device goes on at once however late the first one wakes. The next
-    pass is launched early only when it is full; until then a free device is worth waiting for, since rows gather. A CPU
-    computes in the thread that launches, so it has one.
+    A device that computes beside the host has two threads, either of which chooses a pass, launches it and waits for
+    it. While one waits, the other launches the next, so that the device goes on at once however late the first one
+    wakes. That next pass is launched early only when it is full; until then a free device is worth waiting for, since
+    rows gather. Without load one thread does everything, and the other sleeps. A CPU computes in the thread that
+    launches, so it has one.
     """
 
     def __init__(
@@ -132,17 +153,19 @@ class Device:
         self._batch_wait_s = batch_wait_s
         self._tell = report
         self._cpu_fallback = cpu_fallback
-        self._tokens = limits.tokens  # lower for a while after the device ran out of memory
+        self._threads = 1 if name == "cpu" else UNDER_WAY
+        self._limits = self._full_limits  # fewer tokens for a while after the device ran out of memory
         self._tokens_restored_at = 0.0
         self._queue: deque[Waiting] = deque()
+        self._tokens_waiting = 0  # of the rows in the queue
         self._halves: deque[list[Waiting]] = deque()  # of passes that failed; each goes before anything else, alone
         self._stale = False  # some waiting rows may be nobody's any more
         self._under_way = 0
         self._began_at = self._ended_at = 0.0  # when the first pass under way began, the last ended; time.monotonic()
+        self._launching = False  # a pass is chosen and not launched yet: passes are launched in the order of the choice
         self._life: object | None = None  # of the present threads, None while there are none
-        self._turn = threading.Lock()  # whoever holds it chooses and launches
         lock = threading.Lock()
-        self._changed = threading.Condition(lock)  # for the thread whose turn it is
+        self._changed = threading.Condition(lock)  # for a thread of its own that has nothing to do
         self._let_go = threading.Condition(lock)  # for those who gave their rows up
 
     @property
@@ -155,13 +178,15 @@ class Device:
         """Put the rows of a call at the end of the queue."""
         with self._changed:
             self._queue.extend(waiting)
-            self._changed.notify()
-            if self._life is not None:
-                return
-            self._life = object()
-            for number in range(1 if self._name == "cpu" else UNDER_WAY):
-                name = f"laya-forward-{self._name}-{number}"
-                threading.Thread(target=self._run, args=(self._life,), name=name, daemon=True).start()
+            for one in waiting:
+                self._tokens_waiting += one.row.tokens
+            if self._life is None:
+                self._life = object()
+                for number in range(self._threads):
+                    name = f"laya-forward-{self._name}-{number + 1}"
+                    threading.Thread(target=self._run, args=(self._life,), name=name, daemon=True).start()
+            elif self._could_launch():
+                self._changed.notify()
 
     def fail(self, call: Call, error: BaseException) -> None:
         """End a call with an error; those of its rows that wait are dropped when the next pass is chosen."""
@@ -178,54 +203,73 @@ class Device:
             self._let_go.wait_for(lambda: call.in_passes == 0)
 
     def _run(self, life: object) -> None:
-        while True:
-            with self._turn:
-                chosen = self._next_pass(life)
-                if not chosen:
-                    return
-                started = time.monotonic()
-                collect = _launch(chosen)
+        while chosen := self._next_pass(life):
+            started = time.monotonic()
             try:
+                try:
+                    collect = _launch(chosen)
+                finally:
+                    self._launched()
                 self._finish(chosen, collect, started)
+                del collect
             except BaseException as error:
                 # Not a failing pass, which is split: whatever this is, callers must not wait for ever for it.
                 logger.exception("device %s: sharing a forward pass failed", self._name)
                 for one in chosen:
                     self.fail(one.call, error)
             calls = [one.call for one in chosen]
-            del chosen, collect  # an evicted Agent's last rows must not hold its memory until the next pass
+            del chosen  # an evicted Agent's last rows must not hold its memory until the next pass
             self._end(calls)
+            del calls
 
     def _next_pass(self, life: object) -> list[Waiting]:
         """Wait until a pass may be launched, and take its rows; none when these threads' time is over."""
         with self._changed:
             while self._life is life:
                 self._drop_stale()
-                if not self._queue and not self._halves and not self._under_way:
-                    if not self._changed.wait_for(lambda: self._queue or self._halves, timeout=IDLE_S):
-                        self._life = None
-                elif self._halves and not self._under_way:
-                    return self._begin(self._halves.popleft())
-                elif self._queue and not self._halves and (not self._under_way or self._fills_a_pass()):
-                    wait = self._queue[0].since + self._batch_wait_s - time.monotonic()
+                if self._could_launch():
+                    if self._halves:
+                        return self._begin(self._halves.popleft())
+                    wait = self._queue[0].since + self._batch_wait_s - time.monotonic() if self._batch_wait_s else 0.0
                     if wait <= 0 or self._fills_a_pass():
                         return self._begin(self._take())
                     self._changed.wait(wait)
-                else:
+                elif self._queue or self._halves or self._under_way:
                     self._changed.wait()
+                elif not self._changed.wait(IDLE_S) and not (self._queue or self._halves or self._under_way):
+                    self._life = None
+                    self._changed.notify_all()
             return []
+
+    def _could_launch(self) -> bool:
+        """Whether a thread that has nothing to do would have now. Half a failed pass goes before others, and alone."""
+        if self._launching or not (self._queue or self._halves):
+            return False
+        if self._under_way:
+            return self._under_way < self._threads and not self._halves and self._fills_a_pass()
+        return True
 
     def _begin(self, chosen: list[Waiting]) -> list[Waiting]:
         if not self._under_way:
             self._began_at = time.monotonic()
         self._under_way += 1
+        self._launching = True
         for one in chosen:
             one.call.in_passes += 1
         return chosen
 
+    def _launched(self) -> None:
+        """Let the other thread launch the next pass behind this one, if there is one already."""
+        with self._changed:
+            self._launching = False
+            if self._could_launch():
+                self._changed.notify()
+
     def _fills_a_pass(self) -> bool:
         """Whether the rows of the oldest one's checkpoint, near the front of the queue, reach a limit of a pass."""
-        limits = self._limits()
+        limits = self._limits_now()
+        if len(self._queue) < limits.rows and self._tokens_waiting < limits.tokens:
+            return False
         rows = tokens = 0
         for one in islice(self._queue, _look_ahead(limits)):
             if one.kind is self._queue[0].kind:
@@ -240,12 +284,13 @@ class Device:
             return
         self._stale = False
         self._queue = deque(one for one in self._queue if not one.call.over)
+        self._tokens_waiting = sum(one.row.tokens for one in self._queue)
         halves = [[one for one in half if not one.call.over] for half in self._halves]
         self._halves = deque(half for half in halves if half)
 
     def _take(self) -> list[Waiting]:
         """Remove the rows of the next pass from the queue: those of the oldest row's checkpoint that fit with it."""
-        limits = self._limits()
+        limits = self._limits_now()
         seen: list[Waiting] = []  # from the front of the queue, which alone is touched: it may be long
         same: list[Waiting] = []
         while self._queue and len(same) < _look_ahead(limits):
@@ -256,13 +301,14 @@ class Device:
         chosen = [same[at] for at in choose_pass([one.row.tokens for one in same], limits)]
         gone = set(map(id, chosen))
         self._queue.extendleft(one for one in reversed(seen) if id(one) not in gone)
+        self._tokens_waiting -= sum(one.row.tokens for one in chosen)
         return chosen
 
-    def _limits(self) -> PassLimits:
-        if self._tokens < self._full_limits.tokens and time.monotonic() >= self._tokens_restored_at:
+    def _limits_now(self) -> PassLimits:
+        if self._limits is not self._full_limits and time.monotonic() >= self._tokens_restored_at:
             logger.info("device %s: %d tokens a pass again", self._name, self._full_limits.tokens)
-            self._tokens = self._full_limits.tokens
-        return replace(self._full_limits, tokens=self._tokens)
+            self._limits = self._full_limits
+        return self._limits
 
     def _finish(self, chosen: list[Waiting], collect: Callable[[], list[RowScores]], launched: float) -> None:
         """Wait for a pass and hand its scores out."""
@@ -292,7 +338,6 @@ class Device:
             self._under_way -= 1
             for call in calls:
                 call.in_passes -= 1
-            self._changed.notify()
             self._let_go.notify_all()
 
     def _after_failure(self, chosen: list[Waiting], error: Exception, started: float) -> None:
@@ -318,14 +363,14 @@ class Device:
         """Lower the budget of tokens to half of what just failed, for some time, and free what can be freed."""
         padded = _padded(chosen)
         with self._changed:
-            self._tokens = max(1, min(self._tokens, padded // 2))
+            self._limits = replace(self._full_limits, tokens=max(1, min(self._limits.tokens, padded // 2)))
             self._tokens_restored_at = time.monotonic() + SMALLER_FOR_S
         logger.warning(
             "device %s ran out of memory on a pass of %d rows and %d padded tokens: %d tokens a pass for %.0f s",
             self._name,
             len(chosen),
             padded,
-            self._tokens,
+            self._limits.tokens,
             SMALLER_FOR_S,
         )
         free_memory()
@@ -352,7 +397,7 @@ class Device:
                 outcome=outcome,
                 out_of_memory=out_of_memory,
                 contexts=tuple({id(one.call): one.call.context for one in chosen}.values()),
-                budget=self._tokens,
+                budget=self._limits.tokens,
             )
         )
 
