@@ -18,6 +18,9 @@ SENT: Final = "laya_sent"
 RETURNED: Final = "laya-returned"
 """Header of a message that a living worker gave back after it had begun it: nobody died of it."""
 
+OVERDUE: Final = "laya-overdue"
+"""Header of a message that came back overdue: how often it did."""
+
 
 class MalformedMessage(ValueError):
     """What was on the list is no message of kombu's."""

@@ -16,7 +16,7 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from producer.transport_message import RETURNED, Taken
+from producer.transport_message import OVERDUE, RETURNED, Taken
 from producer.transport_scripts import ORPHAN, RENEW, RESTORE, SET_ASIDE
 
 if TYPE_CHECKING:
@@ -217,15 +217,21 @@ class Records:
 
 
 def _overdue(message: dict[str, Any]) -> dict[str, Any]:
-    message.setdefault("headers", {})["redelivered"] = True
-    message["headers"].pop(RETURNED, None)
-    message["properties"].setdefault("delivery_info", {})["redelivered"] = True
+    headers = _redelivered(message)["headers"]
+    headers.pop(RETURNED, None)
+    before = headers.get(OVERDUE)
+    headers[OVERDUE] = 1 + (before if isinstance(before, int) and before > 0 else 0)
     return message
 
 
 def _returned(message: dict[str, Any]) -> dict[str, Any]:
-    message = _overdue(message)
-    message["headers"][RETURNED] = True
+    _redelivered(message)["headers"][RETURNED] = True
+    return message
+
+
+def _redelivered(message: dict[str, Any]) -> dict[str, Any]:
+    message.setdefault("headers", {})["redelivered"] = True
+    message["properties"].setdefault("delivery_info", {})["redelivered"] = True
     return message
 
 

@@ -94,6 +94,13 @@ FINISH_ONE: Final = """
 return redis.call('HDEL', KEYS[1], ARGV[1])
 """
 
+TAKE_BACK: Final = """
+-- Take back what BEGIN counted last: its worker has put the message back by itself.
+-- KEYS: the count
+if (tonumber(redis.call('GET', KEYS[1])) or 0) > 0 then return redis.call('DECR', KEYS[1]) end
+return 0
+"""
+
 FORGET: Final = """
 -- Forget how often a message and the requests in it were begun.
 -- KEYS: both counts

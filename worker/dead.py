@@ -19,7 +19,7 @@ from kombu.utils.uuid import uuid
 from producer.app import PredictionApp
 from producer.checkpoints import QUEUE_PREFIX
 from producer.errors import PoisonedRequest
-from producer.transport_message import RETURNED
+from producer.transport_message import OVERDUE, RETURNED
 from worker.broker_scripts import ADD, DROP, ENTRIES, ONE, channel_of, run
 from worker.deliveries import Deliveries
 
@@ -204,7 +204,7 @@ def body_of(text: str) -> Any:
 def _fresh(message: dict[str, Any]) -> dict[str, Any]:
     """A message as if it had never been delivered."""
     headers, properties = message.get("headers") or {}, message.get("properties") or {}
-    for name in ("redelivered", RETURNED):
+    for name in ("redelivered", RETURNED, OVERDUE):
         headers.pop(name, None)
     for name in ("expires", "eta"):
         if headers.get(name):

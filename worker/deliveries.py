@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from producer.app import PredictionApp
-from worker.broker_scripts import BEGIN, BEGIN_ONE, FINISH_ONE, FORGET, channel_of, run
+from worker.broker_scripts import BEGIN, BEGIN_ONE, FINISH_ONE, FORGET, TAKE_BACK, channel_of, run
 
 COUNT_S: Final = 86_400
 """Seconds for which a count of deliveries is kept: longer than a message waits between two of them."""
@@ -34,6 +34,11 @@ class Deliveries:
         """Forget how often a message was begun: it was answered, or given back."""
         with channel_of(self._app) as channel:
             run(channel, FORGET, self._keys(task_id))
+
+    def take_back(self, task_id: str) -> None:
+        """Count once less: its worker put the message back before it ended, so it did not die of it."""
+        with channel_of(self._app) as channel:
+            run(channel, TAKE_BACK, self._keys(task_id)[:1])
 
     def begin_one(self, task_id: str, place: int, at_most: int) -> bool:
         """Count that one request of such a message is begun alone; False where it has been begun often enough."""

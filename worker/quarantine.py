@@ -1,8 +1,8 @@
-"""Quarantine: a message that was delivered before runs alone, so that its death takes no neighbour along.
+"""Quarantine: a message that was delivered before runs among few others of its kind, and in the end alone.
 
-When a worker dies, all that it worked on comes back, and one of them may be what killed it. Each of these suspects runs
-with nothing else at work in its process; what arrives meanwhile goes back to the queue untouched, for others. So a
-killer is found by who dies with it, which is nobody. Whether a suspect may be begun at all is `worker.redelivery`'s.
+What may run beside it is decided in `worker.suspects`. Here a worker's consumer is held to that: what arrives meanwhile
+and may not go beside the suspects at work goes back to the queue untouched, for others. Whether a suspect may be begun
+at all is `worker.redelivery`'s.
 """
 
 from __future__ import annotations
@@ -11,47 +11,25 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from celery.worker import state
 
-from producer.transport_message import RETURNED
 from producer.transport_records import QoS
+from worker.in_hand import copied
+from worker.suspects import company, is_suspect, returns_of, verdict
 
 logger = logging.getLogger(__name__)
 
-ALONE_S: Final = 60.0
-"""Seconds for which a suspect has its worker for itself. What kills does so sooner; what takes longer shares."""
+APART_S: Final = 60.0
+"""Seconds for which a suspect is kept from others: what kills does so sooner, and what takes longer shares its worker.
+But for one that runs alone, for as long as it takes: what joined it could convict it."""
 
 PATIENCE_S: Final = 60.0
 """Seconds that a suspect waits here for its neighbours to finish. Then it goes behind the queue: another worker may
 have less to do."""
 
 LOOK_S: Final = 0.01
-
-Verdict = Literal["start", "alone", "wait", "back"]
-
-
-def verdict(*, suspect: bool, neighbours: int, alone: bool, waiting: bool) -> Verdict:
-    """What to do with a message that has arrived.
-
-    Args:
-        suspect: it was delivered before.
-        neighbours: how many others this process works on.
-        alone: a suspect runs alone just now.
-        waiting: a suspect waits for that.
-
-    Returns:
-        `start` it; start it `alone`; let it `wait` for its neighbours to finish; or give it `back` to the queue. What
-        runs is never joined by a suspect, and what runs alone by nothing.
-    """
-    if alone:
-        return "back"
-    if not suspect:
-        return "start"
-    if waiting:
-        return "back"
-    return "alone" if neighbours == 0 else "wait"
 
 
 class Timer(Protocol):
@@ -61,71 +39,104 @@ class Timer(Protocol):
         """Call once."""
 
 
+class Examine(Protocol):
+    """What decides in a thread of the pool what becomes of a suspect, and begins it."""
+
+    def __call__(self, request: Any, at_most: int, done: Callable[[], None]) -> None:
+        """Begin it if workers have begun it fewer than `at_most` times; call `done` in any case."""
+
+
+@dataclass(eq=False)
+class _Suspect:
+    """A suspect at work: among how many it may be, since when it is, and whether its examination is over."""
+
+    request: Any
+    among: int
+    since: float
+    examined: bool = False
+
+    def is_over(self) -> None:
+        self.examined = True
+
+
 @dataclass(eq=False)
 class Quarantine:
     """Stands between a worker's consumer and its pool. Everything happens in the thread that takes messages.
 
     Attributes:
         start: begins a message as Celery would.
-        examine: decides in a thread of the pool what becomes of a suspect, and begins it.
+        examine: see `Examine`.
         timer: calls back in the thread that takes messages.
+        most: how often a message may be begun.
+        width: messages that this worker works on at once.
     """
 
     start: Callable[[Any], None]
-    examine: Callable[[Any, Callable[[], None]], None]
+    examine: Examine
     timer: Timer
-    _alone: Any = None
-    _since: float = 0.0
-    _examined: bool = True
+    most: int
+    width: int
+    _at_work: list[_Suspect] = field(default_factory=list)
+    _closed: bool = False
+    _cautious: int = 0
     _waiting: Any = None
     _waiting_since: float = 0.0
-    _cautious: bool = False
     _returning: list[Any] = field(default_factory=list)
 
     def process(self, request: Any) -> None:
         """Take a message that has arrived."""
         suspect = is_suspect(request)
-        if not suspect and self._alone is None:
-            self._cautious = False
+        if not suspect and not self._at_work:
+            self._cautious = 0
             self._start(request)
             return
         if not isinstance(request.message.channel.qos, QoS):
             self._examine_among_others(request)  # the stock transport gives nothing back without disorder
             return
-        alone, waiting = self.alone, self._waiting is not None
-        decided = verdict(suspect=suspect, neighbours=self._neighbours(request), alone=alone, waiting=waiting)
+        among = company(returns_of(request), self.most, self.width) if suspect else None
+        beside = [one.among for one in self._apart()]
+        decided = verdict(
+            among=among,
+            beside=beside,
+            neighbours=self._neighbours(request),
+            closed=self._closed,
+            waiting=self._waiting is not None,
+        )
         if decided == "start":
+            self._cautious = 0
             self._start(request)
-        elif decided == "alone":
+        elif decided == "join":
             self._begin(request)
         elif decided == "wait":
             self._waiting, self._waiting_since = request, monotonic()
             self.timer.call_after(LOOK_S, self._look)
         else:
+            # The first that could not join although there was room has the next turn; who comes behind it, has not.
+            self._closed = self._closed or (bool(beside) and not self._returning and len(beside) < min(beside))
             self._give_back(request)
 
     def room(self, room: int) -> int:
         """How many messages may be taken, of those that there is room for.
 
-        None while a suspect runs alone or waits for it; and one at a time after one, for the next may be another.
+        As many as may join the suspects at work; none while one waits. After some, as many as they were among: the
+        next may be suspects too.
         """
-        if self._waiting is not None or self.alone:
+        if self._waiting is not None:
             return 0
-        return min(room, 1) if self._cautious else room
-
-    @property
-    def alone(self) -> bool:
-        """Whether a suspect has the worker for itself just now."""
-        if self._alone is None:
-            return False
-        if self._examined and not is_at_work(self._alone):
-            self._alone = None
-            return False
-        return monotonic() - self._since < ALONE_S
+        if self._at_work and (apart := self._apart()):
+            return 0 if self._closed else min(room, min(one.among for one in apart) - len(apart))
+        return min(room, self._cautious) if self._cautious else room
 
     def reconnected(self) -> None:
         """The consumer has a new connection: what waited here has gone back to the queue with the old one."""
         self._waiting = None
+
+    def _apart(self) -> list[_Suspect]:
+        """The suspects that have the worker for themselves just now."""
+        self._at_work = [one for one in self._at_work if not one.examined or is_at_work(one.request)]
+        apart = [one for one in self._at_work if one.among == 1 or monotonic() - one.since < APART_S]
+        self._closed = self._closed and bool(apart)
+        return apart
 
     def _start(self, request: Any) -> None:
         """Begin a message. One that cannot be begun takes no room any more; its message is the wire's matter."""
@@ -136,16 +147,16 @@ class Quarantine:
             raise
 
     def _begin(self, request: Any) -> None:
-        self._alone, self._since, self._examined = request, monotonic(), False
-        self._cautious = True
-        self.examine(request, self._after_examination)
-
-    def _after_examination(self) -> None:
-        self._examined = True
+        among = company(returns_of(request), self.most, self.width)
+        suspect = _Suspect(request, among, monotonic())
+        self._at_work.append(suspect)
+        self._cautious = among
+        # What was begun too often for company comes back once more, to run alone: only that convicts.
+        self.examine(request, self.most if among == 1 else self.most - 1, suspect.is_over)
 
     def _examine_among_others(self, request: Any) -> None:
         if is_suspect(request):
-            self.examine(request, lambda: None)
+            self.examine(request, self.most, lambda: None)
         else:
             self._start(request)
 
@@ -166,7 +177,9 @@ class Quarantine:
             self.timer.call_after(LOOK_S, self._look)
 
     def _neighbours(self, request: Any) -> int:
-        return len(state.reserved_requests) - (request in state.reserved_requests)
+        """How many messages are at work here, without this one and the suspects that are apart."""
+        counted = {id(one.request) for one in self._apart()} | {id(request)}
+        return sum(id(one) not in counted for one in copied(state.reserved_requests))
 
     def _give_back(self, request: Any) -> None:
         """Give back with others that came by the same take, so that they keep their order."""
@@ -187,11 +200,6 @@ class Quarantine:
             channel.records.put_back(tags, last=last)
             for tag in tags:
                 channel.qos.let_go(tag)
-
-
-def is_suspect(request: Any) -> bool:
-    """Whether a message was delivered before to a worker that neither answered it nor gave it back."""
-    return bool(request.delivery_info.get("redelivered")) and not request.request_dict.get(RETURNED)
 
 
 def is_at_work(request: Any) -> bool:

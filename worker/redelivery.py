@@ -9,7 +9,7 @@ back without having been begun is not marked, and what only waited was not count
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from worker.deliveries import Deliveries
 from worker.in_hand import copied
 from worker.quarantine import Quarantine
 from worker.settings import WorkerSettings
+from worker.suspects import is_suspect
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +50,16 @@ class Redelivery:
         self._start = start
         self.outcomes = Outcomes()
 
-    def examine(self, request: Any) -> None:
-        """Begin a suspect, or settle it otherwise. Where that cannot be decided, it stays on record, to come again."""
+    def examine(self, request: Any, at_most: int) -> None:
+        """Begin a suspect, or settle it otherwise. Where that cannot be decided, it stays on record, to come again.
+
+        Args:
+            request: the suspect.
+            at_most: how often workers may have begun it with this time. Fewer times than `LAYA_MAX_DELIVERIES` where it
+                is not alone: one that was begun as often comes again then, and is not dead-lettered.
+        """
         try:
-            self._examine(request)
+            self._examine(request, at_most)
         except (*UNREACHABLE, BackendError) as error:
             logger.warning("Task %s was delivered before, and it cannot be found out how often: %s", request.id, error)
             self._leave(request)
@@ -60,7 +67,16 @@ class Redelivery:
             logger.exception("Task %s was delivered before, and could not be begun again", request.id)
             self._leave(request)
 
-    def _examine(self, request: Any) -> None:
+    def give_back(self, requests: Iterable[Any]) -> None:
+        """This worker ends, and puts these messages back: what it counted of them is not what it ended of."""
+        try:
+            for request in requests:
+                if is_suspect(request):
+                    self._deliveries.take_back(request.id)
+        except UNREACHABLE as error:
+            logger.info("Counts of deliveries could not be taken back: %s", error)
+
+    def _examine(self, request: Any, at_most: int) -> None:
         if any(other.id == request.id and other is not request for other in copied(state.active_requests)):
             logger.info("Task %s is at work here already; its second delivery waits for the result", request.id)
             self._leave(request)
@@ -70,12 +86,16 @@ class Redelivery:
             self.outcomes.answered_before += 1
             self._finish(request)
             return
-        delivery = self._deliveries.begin(request.id, self._settings.max_deliveries)
-        if not delivery:
+        delivery = self._deliveries.begin(request.id, at_most)
+        if not delivery and at_most >= self._settings.max_deliveries:
             self._bury(request)
             return
+        if not delivery:
+            logger.info("Task %s was begun too often to run beside others; it comes again, to run alone", request.id)
+            self._leave(request)
+            return
         logger.warning(
-            "Task %s was delivered before, and its worker ended: it runs alone, delivery %d, LAYA_MAX_DELIVERIES %d",
+            "Task %s was delivered before, and its worker ended: it runs apart, delivery %d, LAYA_MAX_DELIVERIES %d",
             request.id,
             delivery,
             self._settings.max_deliveries,
@@ -151,15 +171,16 @@ class RedeliveryStep(bootsteps.Step):  # type: ignore[misc] # celery has no type
         start = parent.process_task
         redelivery = Redelivery(parent.app, parent.app.settings, start)
 
-        def examine(request: Any, done: Callable[[], None]) -> None:
+        def examine(request: Any, at_most: int, done: Callable[[], None]) -> None:
             def examined() -> None:
                 try:
-                    redelivery.examine(request)
+                    redelivery.examine(request, at_most)
                 finally:
                     done()
 
             parent.pool.apply_async(examined, callback=lambda _: None)
 
-        parent.quarantine = Quarantine(start, examine, parent.timer)
+        most, width = parent.app.settings.max_deliveries, int(parent.concurrency or 1)
+        parent.quarantine = Quarantine(start, examine, parent.timer, most, width)
         parent.redelivery = redelivery
         parent.process_task = parent.quarantine.process
