@@ -6,6 +6,7 @@ that starts.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -30,6 +31,7 @@ from worker.control import ControlStep
 from worker.dashboard import CONFIG
 from worker.ending import EndingStep
 from worker.holding import HoldingStep
+from worker.login import LoginStep
 from worker.metrics_step import MetricsStep
 from worker.placement_step import PlacementStep
 from worker.pool import PoolRefused, asked_pool, check_pool
@@ -59,7 +61,7 @@ _ORDER: Final = {"queue_order_strategy": "worker.queue_order:ResidentFirst"}
 class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
     """Refuses a pool that cannot serve, then brings up the service before the first message is taken."""
 
-    requires = ("celery.worker.components:Pool", "worker.watchdog_step:WatchdogStep")
+    requires = ("celery.worker.components:Pool", "worker.watchdog_step:WatchdogStep", "worker.login:LoginStep")
 
     def __init__(self, parent: Worker, **options: Any) -> None:
         """Check the pool while nothing is running yet."""
@@ -82,19 +84,27 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
             self._serve(parent)
         except (HookNotFound, CheckpointUnavailable) as error:
             # A setting is wrong, not the code: where in the code that was found is for those who ask.
-            logger.critical("%s", error)
+            logger.critical("%s", " ".join(str(error).split()))
             logger.debug("That came from", exc_info=True)
-            raise SystemExit(1) from None
+            # A source may be there the next time, a hook will not.
+            raise SystemExit(os.EX_CONFIG if isinstance(error, HookNotFound) else 1) from None
 
     def _serve(self, parent: Worker) -> None:
-        from worker.serving import Serving  # noqa: PLC0415 - as above
+        from worker.hook_modules import import_modules  # noqa: PLC0415 - as above
+        from worker.timely import TimelyServing  # noqa: PLC0415
 
-        service = Serving(parent.app.settings)
+        import_modules(parent.app.settings.hooks)
+        service = TimelyServing(parent.app.settings)
         service.single_out = lambda: single_out(parent.app, parent.app.settings)
         parent.app.service = service
         service.tally.watch({submit_prediction.name, submit_predictions.name})
         # The worker sends this when its pool has finished, so no request is at work any longer.
         signals.worker_shutdown.connect(lambda **_: service.close(), sender=parent, weak=False)
+        service.prepare()
+        # What was imported stays, and a collection that looks at all of it stops every thread for 0.1 s now and then.
+        # Checkpoints come after this, so that their memory is given back when they go.
+        gc.collect()
+        gc.freeze()
         service.start()
 
 
@@ -121,6 +131,7 @@ def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:
             TracingStep,
             WatchdogStep,
             EndingStep,
+            LoginStep,
             UnservedStep,
         }
     )

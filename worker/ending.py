@@ -1,20 +1,22 @@
-"""A worker that is asked to end twice ends now: what it works on goes back to the queue, for others.
+"""How a worker ends that is asked to: in order, at once if it has only begun to start, and now if it is asked twice.
 
-The first SIGTERM (or Ctrl-C) lets running work finish, which with threads is the only orderly way. Celery hears no
-second one, and its way of cancelling cannot stop a thread either. Other ends are the pool's matter.
+The first SIGTERM or Ctrl-C, which are the same here, lets running work finish, which with threads is the only orderly
+way. Celery hears no second one, and its way of cancelling cannot stop a thread either: what a worker works on then goes
+back to the queue, for others. Other ends are the pool's matter.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 from celery import bootsteps, signals
+from celery.exceptions import WorkerShutdown
 
 EXIT_UNFINISHED: Final = 1
 """With which a worker ends that was asked twice, and had not finished."""
@@ -23,16 +25,28 @@ GIVE_BACK_S: Final = 5.0
 """Seconds that giving back may take: the broker may be away."""
 
 
-class EndingStep(bootsteps.Step):  # type: ignore[misc] # celery has no types
+class EndingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
     """Waits for the first signal, and then listens to the second."""
-
-    requires = ("worker.watchdog_step:WatchdogStep",)
 
     def create(self, parent: Any) -> None:
         """Listen once the worker has begun to end."""
-        signals.worker_shutting_down.connect(
-            lambda **_: listen(parent.watchdog.give_back), sender=parent.hostname, weak=False
-        )
+        signals.worker_shutting_down.connect(lambda **_: begin(parent), sender=parent.hostname, weak=False)
+
+    def start(self, _parent: Any) -> None:
+        """Take Ctrl-C as SIGTERM, which Celery makes a failure of, with an exit code that says so."""
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
+
+
+def begin(worker: Any) -> None:
+    """The first signal has come. Where nothing can have been taken yet, nothing is to be waited for either.
+
+    Raises:
+        WorkerShutdown: the worker is still starting. Celery's own handler would let a long load go on to its end.
+    """
+    listen(lambda: _give_back(worker))
+    if worker.blueprint.started < len(worker.steps):
+        _say("asked to end before it has started: nothing was taken")
+        raise WorkerShutdown(os.EX_OK)
 
 
 def listen(give_back: Callable[[], None]) -> None:
@@ -41,7 +55,7 @@ def listen(give_back: Callable[[], None]) -> None:
     def second(_number: int, _frame: FrameType | None) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(EXIT_UNFINISHED))
-        print("laya: asked twice: what is not finished goes back to the queue", file=sys.__stderr__, flush=True)
+        _say("asked twice: what is not finished goes back to the queue")
         # Not in the handler: it may have interrupted the very thread that talks to the broker.
         giving = threading.Thread(target=give_back, name="laya-giving-back", daemon=True)
         giving.start()
@@ -49,6 +63,18 @@ def listen(give_back: Callable[[], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, second)
+
+
+def _give_back(worker: Any) -> None:
+    watchdog = getattr(worker, "watchdog", None)  # none before it is started
+    if watchdog is not None:
+        watchdog.give_back()
+
+
+def _say(what: str) -> None:
+    """Not to the log, nor to a buffer: a signal's handler may have interrupted whoever holds its lock."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"laya: {what}\n".encode())
 
 
 def _end_after(giving: threading.Thread) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from redis import Redis
 
 from worker.announcements import Heard, Told, WorkerEntry, exchange
@@ -31,7 +32,7 @@ def ask_through(app: Any, namespace: str, worker: str) -> Exchange:
         if not clients:
             try:
                 channel = connection.default_channel
-            except connection.connection_errors as error:
+            except (*connection.connection_errors, OperationalError) as error:  # kombu has one of its own, too
                 raise OSError(str(error)) from error
             clients.append((_plain(channel), channel.global_keyprefix))
         client, prefix = clients[0]

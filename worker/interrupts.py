@@ -24,11 +24,14 @@ class Stopped(Exception):
 class Interrupts:
     """Remembers the first signal; a context manager that puts the old handlers back. For the main thread."""
 
-    def __init__(self, at_once: Callable[[], None]) -> None:
-        """Take what to do at the second signal, before KeyboardInterrupt is raised."""
-        self._at_once = at_once
+    def __init__(
+        self, at_once: Callable[[], None], heard: Callable[[signal.Signals], None] = lambda _number: None
+    ) -> None:
+        """Take what to do at the second signal, before KeyboardInterrupt is raised, and what to say at the first."""
+        self._at_once, self._heard = at_once, heard
         self._before: dict[signal.Signals, Any] = {}
         self.received: signal.Signals | None = None
+        self._twice = False
 
     def __enter__(self) -> Self:
         """Install the handlers."""
@@ -38,9 +41,11 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put the old handlers back."""
+        """Put the old handlers back. An error that the second signal has led to is not what the person did."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._twice and isinstance(error, Exception):
+            raise KeyboardInterrupt from None
 
     def check(self) -> None:
         """Raise `Stopped` if a signal has come."""
@@ -57,6 +62,8 @@ class Interrupts:
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
+            self._twice = True
             self._at_once()
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+        self._heard(self.received)

@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, UnknownCheckpoint
+from producer.settings import ProducerSettings
 from worker.cli import cache, checkpoints, dead, demo, doctor, health, orders, serve, status, submit, up
 from worker.cli.screen import Code, CommandError, report
+from worker.login import advice, refused
 from worker.server import ServerError
 from worker.settings import problems
 
@@ -42,9 +44,11 @@ def run() -> None:
         report(str(error))
         sys.exit(error.code)
     except (BrokerUnavailable, DeadlineExceeded) as error:
+        _end_if_refused(error)
         report(error.message)
         sys.exit(Code.UNREACHABLE)
     except (OperationalError, RedisError) as error:
+        _end_if_refused(error)
         reason = str(error).rstrip(".")
         report(f"the server does not answer: {reason}; check that it runs, and that LAYA_BROKER_URL names it")
         sys.exit(Code.UNREACHABLE)
@@ -60,3 +64,10 @@ def run() -> None:
     except ServerError as error:
         report(str(error))
         sys.exit(Code.UNAVAILABLE)
+
+
+def _end_if_refused(error: Exception) -> None:
+    """End here if the server has answered, and lets nobody in with what the settings say."""
+    if (said := refused(error)) is not None:
+        report(advice("LAYA_BROKER_URL", ProducerSettings().broker_url, said))
+        sys.exit(Code.USAGE)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -46,18 +48,20 @@ def up(
     if any(checkpoint.small for checkpoint in registered):
         build_small()
     fleet = LocalFleet(environment, quiet=False, port=port or preferred_port(BROKER_PORT))
-    with Interrupts(at_once=fleet.kill) as interrupts, fleet:
-        try:
-            names = [f"worker{number}" for number in range(1, workers + 1)]
-            for name in names:
-                fleet.start_worker(name)
-            dashboard = start_flower(fleet) if flower else "not wanted"
-            settings = ProducerSettings(broker_url=fleet.server.url, checkpoints=registered)
-            wait_until_ready(fleet, PredictionApp(settings), set(names), interrupts)
-            announce(fleet.server, names, dashboard)
-            watch(fleet, interrupts)
-        except Stopped as stopped:
-            say(f"{stopped}: stopping")
+    with Interrupts(fleet.kill, say_stopping) as interrupts, fleet, suppress(Stopped):
+        names = [f"worker{number}" for number in range(1, workers + 1)]
+        for name in names:
+            fleet.start_worker(name)
+        dashboard = start_flower(fleet) if flower else "not wanted"
+        settings = ProducerSettings(broker_url=fleet.server.url, checkpoints=registered)
+        wait_until_ready(fleet, PredictionApp(settings), set(names), interrupts)
+        announce(fleet.server, names, dashboard)
+        watch(fleet, interrupts)
+
+
+def say_stopping(number: signal.Signals) -> None:
+    """Say that a signal was heard, before what it interrupts has ended."""
+    say(f"{number.name}: stopping; a second one stops at once")
 
 
 def start_flower(fleet: LocalFleet) -> str:
