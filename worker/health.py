@@ -70,6 +70,8 @@ def problems(pulse: Pulse, now: float) -> list[str]:
     age = now - pulse.at
     if age > STALE_S:
         return [f"it has written no pulse for {age:.0f} s: stopped, frozen, or without processor time"]
+    if age < -STALE_S:  # the next one would be right, so there was none
+        return [f"its last pulse is of {-age:.0f} s from now: it has written none since the clock was set"]
     found = list(pulse.hung)
     if pulse.room > 0 and pulse.turned > STALE_S:
         found.append(f"its event loop has not come by for {pulse.turned:.0f} s")

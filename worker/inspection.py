@@ -14,10 +14,11 @@ from typing import Any, TypedDict
 from celery.worker.control import inspect_command
 
 from producer.checkpoints import checkpoint_of
+from worker.clock import clock
 
 
 class Holdings(TypedDict):
-    """The answer. Times are Unix times of the worker's clock, in seconds.
+    """The answer. Times are Unix times of the worker's clock as it was set at its start, in seconds.
 
     Attributes:
         resident: checkpoints in memory, least recently used first; `since` says since when each.
@@ -32,6 +33,7 @@ class Holdings(TypedDict):
         answered, failed: requests since the start, by checkpoint, and those that ended with an error.
         rates: answers a second, by checkpoint.
         pid, host, started, now: which process, since when, and when it answered.
+        clock_ahead: seconds that its machine's clock is ahead of the broker's; None as long as that is not known.
     """
 
     resident: list[str]
@@ -51,6 +53,7 @@ class Holdings(TypedDict):
     host: str
     started: float
     now: float
+    clock_ahead: float | None
 
 
 @inspect_command(name="resident")  # type: ignore[untyped-decorator]
@@ -76,6 +79,7 @@ def resident(state: Any, **_: Any) -> Holdings:
         "host": socket.gethostname(),
         "started": service.tally.started,
         "now": tally.now,
+        "clock_ahead": None if (ahead := clock.ahead) is None else round(ahead, 3),
     }
 
 

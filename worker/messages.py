@@ -14,6 +14,7 @@ from celery.utils.saferepr import saferepr
 from celery.worker.request import Request
 
 from producer.request import SCHEMA_HEADER
+from worker.clock import clock
 from worker.redaction import escaped, places, told, unwrapped
 
 NOT_SHOWN: Final = "(not shown: from another producer)"
@@ -47,6 +48,13 @@ class PredictionMessage(Request):  # type: ignore[misc] # celery has no types
         """What `celery inspect` shows."""
         shown: dict[str, Any] = super().info(safe=True)
         return shown
+
+    def maybe_expire(self) -> bool | None:
+        """Revoke the message if nobody waits for it any longer, by the clock that deadlines are judged by."""
+        if self.expires and clock.now() <= self.expires.timestamp():
+            return None
+        expired: bool | None = super().maybe_expire()
+        return expired
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Settle a failed task; its event tells the error's class, and where it was raised."""

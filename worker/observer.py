@@ -22,6 +22,7 @@ from laya import BaseHook, PredictContext
 from producer.checkpoints import queue_of
 from worker import queue_order
 from worker.announcements import LIFETIME_S, Heard, Told, WorkerEntry
+from worker.clock import clock
 from worker.heartbeat import Exchange
 from worker.in_hand import copied
 from worker.placement import decide
@@ -163,6 +164,7 @@ class Observer:
             if now - known.at > LIFETIME_S:
                 known.heard = None
             return
+        clock.heard(heard.at)
         self._known = _Known(heard, now, told, answered)
 
     def _leave(self) -> None:
@@ -215,12 +217,11 @@ class Observer:
     def _view(self) -> View:
         router, now = self._serving.router, time.monotonic()
         in_hand = self._in_hand()
-        since = self._serving.tally.snapshot().since
-        wall = time.time()
+        noted = self._serving.tally.snapshot()
         held = tuple(
             Held(
                 name,
-                since=now - (wall - since.get(name, wall)),
+                since=now - (noted.now - noted.since.get(name, noted.now)),
                 at_work=in_hand[queue_of(name)],
                 pinned=name in router.pinned,
                 size=size,
@@ -247,9 +248,9 @@ class Observer:
 
     def _failed_for(self) -> dict[str, float]:
         """Checkpoints that could not be loaded lately, and for how many seconds more they are left alone."""
-        wall, wait = time.time(), RETRY_LOAD_S
-        failures = self._serving.tally.snapshot().failures.items()
-        return {name: failure.at + wait - wall for name, failure in failures if failure.at + wait > wall}
+        noted = self._serving.tally.snapshot()
+        left = {name: failure.at + RETRY_LOAD_S - noted.now for name, failure in noted.failures.items()}
+        return {name: seconds for name, seconds in left.items() if seconds > 0}
 
     def _in_hand(self) -> Counter[str]:
         """Messages that this process has taken and not finished, by queue."""
@@ -288,9 +289,8 @@ class Observer:
 
     def _ranks(self) -> Mapping[str, int]:
         """Which residents go first when a build needs room: those about to go, and the young last."""
-        decision, now = self._decision, time.time()
-        since = self._serving.tally.snapshot().since
-        ranks = {name: 1 for name, at in since.items() if now - at < self._rules.dwell_s}
+        decision, noted = self._decision, self._serving.tally.snapshot()
+        ranks = {name: 1 for name, at in noted.since.items() if noted.now - at < self._rules.dwell_s}
         return ranks | dict.fromkeys(decision.evict, -1)
 
     def _cold_room(self, cold: Collection[str]) -> int:

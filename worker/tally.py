@@ -7,7 +7,6 @@ Only counts. The Router's hooks tell it of loads, Celery's signals of requests; 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from celery import signals
 
 from laya import BaseHook, PredictContext
 from producer.shown import plain
+from worker.clock import steady
 
 RATE_SECONDS: Final = 10
 """The whole seconds over which a rate is taken: long enough to be steady, short enough to follow."""
@@ -33,7 +33,7 @@ class FailedLoad:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment; times are Unix times in seconds.
+    """Everything at one moment; times are Unix times in seconds, as `worker.clock.steady` has them.
 
     Attributes:
         now: the moment.
@@ -59,7 +59,7 @@ class Snapshot:
 class Tally(BaseHook):
     """Counts for one process. Safe to use from many threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = steady) -> None:
         """Start at nothing."""
         self._clock = clock
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class Tally(BaseHook):
         self._seconds: deque[tuple[int, Counter[str]]] = deque(maxlen=RATE_SECONDS + 1)
 
     def now(self) -> float:
-        """The time by this worker's clock."""
+        """The time by which this worker notes times."""
         return self._clock()
 
     # --- checkpoints ---

@@ -22,6 +22,7 @@ from celery.worker import state
 
 from producer.errors import DeadlineExceeded
 from worker.broker_scripts import UNREACHABLE
+from worker.clock import clock
 from worker.hanging import AtWork, Limits, Verdict, judge
 from worker.health import Pulse, PulseFile, clock_note, run_directory
 from worker.in_hand import copied
@@ -39,7 +40,7 @@ GRACE_S: Final = 10.0
 """Seconds that the other requests of a hung worker get to finish."""
 
 CLOCK_EVERY_S: Final = 60.0
-"""Seconds between two looks at the broker's clock."""
+"""Seconds between two questions for the broker's time, and two lines of the log about a clock that is wrong."""
 
 FRAMES: Final = 8
 """Frames of each thread that are logged."""
@@ -60,9 +61,10 @@ class Watchdog:
         self._turned_at: float | None = None
         self._excused_at = 0.0
         self._seen: dict[str, float] = {}
-        self._clock_next = 0.0
+        self._clock_next = self._ask_next = 0.0
         self._answered: set[str] = set()
         self._hung_since: float | None = None
+        self._hanging: tuple[str, ...] = ()
         self.channel: Any = None
         """The channel that messages are taken through; None while there is none."""
         self._last_channel: Any = None
@@ -100,7 +102,10 @@ class Watchdog:
         if channel is None:
             return
         kept = [request for request in copied(state.reserved_requests) if request.id not in set(but)]
-        tags = [request.message.delivery_tag for request in kept if not request.acknowledged]
+        kept = [request for request in kept if not request.acknowledged]
+        tags = [request.message.delivery_tag for request in kept]
+        if (redelivery := getattr(self._worker, "redelivery", None)) is not None:
+            redelivery.give_back(kept)
         channel.attempt(channel.records.flush, "send the last acknowledgements")
         channel.attempt(lambda: channel.records.put_back(tags), "put back what others may do")
 
@@ -166,8 +171,10 @@ class Watchdog:
         now = time.monotonic()
         if self._hung_since is None:
             self._hung_since = now
+            # What waits behind it meanwhile becomes as old, and is not what hangs.
+            self._hanging = verdict.hanging
             self._complain(verdict)
-        others = [one for one in self._at_work() if one.id not in verdict.hanging]
+        others = [one for one in self._at_work() if one.id not in self._hanging]
         if not others or now - self._hung_since > GRACE_S:
             self._end(verdict)
 
@@ -187,13 +194,13 @@ class Watchdog:
 
     def _at_work(self) -> list[AtWork]:
         # Celery notes the start by a clock that may be set; this one counts from when it was first seen.
-        now, clock = time.monotonic(), time.time()
+        now, wall = time.monotonic(), clock.now()
         requests = copied(state.active_requests)
         self._seen = {request.id: self._seen.get(request.id, now) for request in requests}
         found = []
         for request in requests:
             since = max(self._seen.get(request.id, now), self._excused_at)
-            found.append(AtWork(request.id, request.message.delivery_tag, now - since, _overdue(request, clock)))
+            found.append(AtWork(request.id, request.message.delivery_tag, now - since, _overdue(request, wall)))
         return found
 
     def _answer_late(self, ids: Iterable[str]) -> None:
@@ -214,17 +221,27 @@ class Watchdog:
 
     def _compare_clocks(self) -> None:
         """Say so if this machine's clock and the broker's differ: deadlines are times of the backends' clocks."""
+        self._ask_for_the_time()
+        now = time.monotonic()
+        note = clock_note(clock.ahead or 0.0)
+        if note is None:
+            self._clock_next = now  # one that goes wrong later is news
+        elif now >= self._clock_next:
+            self._clock_next = now + CLOCK_EVERY_S
+            logger.warning("%s", note)
+
+    def _ask_for_the_time(self) -> None:
+        """Ask the broker now and then; heartbeats say it more often, where they may."""
         channel, now = self.channel, time.monotonic()
-        if channel is None or now < self._clock_next:
+        if channel is None or now < self._ask_next:
             return
-        self._clock_next = now + CLOCK_EVERY_S
+        self._ask_next = now + CLOCK_EVERY_S
         try:
             with channel.conn_or_acquire() as client:
                 seconds, micros = client.time()
         except UNREACHABLE:
             return
-        if note := clock_note(time.time() - (seconds + micros / 1_000_000)):
-            logger.warning("%s", note)
+        clock.heard(seconds + micros / 1_000_000)
 
     def _complain(self, verdict: Verdict) -> None:
         logger.critical(
@@ -239,7 +256,7 @@ class Watchdog:
     def _end(self, verdict: Verdict) -> None:
         """Put back what others may do, and end. What hangs stays on record: it comes back overdue, as a suspect."""
         logger.critical("this worker ends with exit code %d: %s", EXIT_HUNG, "; ".join(verdict.reasons))
-        self.give_back(verdict.hanging)
+        self.give_back(self._hanging)
         if self._file is not None:
             self._file.close()
         logging.shutdown()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -62,6 +64,25 @@ class Deployment:
     def lines(self, verb: str) -> list[str]:
         """The states that began or ended, in order."""
         return [line.split(" ", 2)[2] for line in self.journal.read_text().splitlines() if line.startswith(verb)]
+
+    def begun_by(self, pid: int) -> set[str]:
+        """The states that one worker began."""
+        start = f"begin {pid} "
+        return {line.removeprefix(start) for line in self.journal.read_text().splitlines() if line.startswith(start)}
+
+    def most_at_once(self) -> list[int]:
+        """How many requests each process worked on at most, in the order of the processes."""
+        at_work: dict[str, list[int]] = {}
+        for verb, pid, _ in (line.split(" ", 2) for line in self.journal.read_text().splitlines()):
+            counts = at_work.setdefault(pid, [0])
+            counts.append(counts[-1] + (1 if verb == "begin" else -1))
+        return [max(counts) for counts in at_work.values()]
+
+    def kill_one(self, worker: int = 0) -> None:
+        """Kill a worker from outside; what held until a death goes on when it comes back."""
+        with self.journal.with_suffix(".deaths").open("a") as deaths:
+            os.kill(self.workers[worker].pid, signal.SIGKILL)
+            deaths.write(".")
 
     def alone(self, state: str) -> bool:
         """Whether nothing else began or ended in its process while a state's last run lasted."""

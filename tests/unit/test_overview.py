@@ -35,6 +35,7 @@ def worker(node: str, **facts: Any) -> WorkerView:
         "host": "rack",
         "started": NOW - 7300,
         "now": NOW,
+        "clock_ahead": 0.01,
     }
     return WorkerView(node, said | facts)  # type: ignore[arg-type]
 
@@ -109,6 +110,12 @@ def test_a_wide_terminal_shows_the_process_and_its_counts() -> None:
     for words in ("4711", "cuda:0", "12,000", "errors"):
         assert words in text, words
     assert "growth" not in text
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(3600.2, "60 min ahead of"), (-90.0, "90 s behind")])
+def test_a_clock_that_is_wrong_is_said(ahead: float, said: str) -> None:
+    one = worker("gpu1@rack", clock_ahead=ahead)
+    assert f"gpu1@rack: its clock is {said} the broker's" in "\n".join(printed(Overview(NOW, (one,), (), ()), 80))
 
 
 def test_without_a_worker_the_queues_are_shown_alone() -> None:

@@ -95,6 +95,7 @@ def test_a_worker_that_turns_and_hears_is_well() -> None:
     ("pulse", "said"),
     [
         (replace(WELL, at=WELL.at - STALE_S - 1), "no pulse for 11 s"),
+        (replace(WELL, at=WELL.at + 3600), "of 3600 s from now"),
         (replace(WELL, turned=STALE_S + 1), "event loop has not come by for 11 s"),
         (replace(WELL, answered=DEAF_S + 1), "not heard from the broker for 16 s"),
         (replace(WELL, hung=("request x has been worked on for 301 s",)), "request x"),

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from worker.cli.answers import fitting
 from worker.cli.screen import duration
+from worker.health import CLOCK_S
 from worker.overview import Overview, QueueView, SilentWorker, WorkerView
 
 WIDE = 100
@@ -83,7 +84,7 @@ def view(seen: Overview, width: int, trend: Mapping[str, float] | None = None) -
     if seen.workers or seen.silent:
         parts += [Text(), workers_table(seen, wide=wide)]
     parts += [Text(), queues_table(seen, trend, wide=wide)]
-    failures = [fitting(line, width) for line in failed_loads(seen)]
+    failures = [fitting(line, width) for line in (*failed_loads(seen), *wrong_clocks(seen))]
     if failures:
         parts += [Text(), *(Text(line, style="yellow") for line in failures)]
     return Group(*parts)
@@ -172,6 +173,15 @@ def failed_loads(seen: Overview) -> Iterator[str]:
     ]
     for ago, node, name, reason in sorted(found)[:SHOWN_FAILURES]:
         yield f"{node} failed to load {name} {duration(ago)} ago: {reason}"
+
+
+def wrong_clocks(seen: Overview) -> Iterator[str]:
+    """The workers whose machine's clock is not the broker's, a line each."""
+    for worker in seen.workers:
+        ahead = worker.holdings.get("clock_ahead")  # a worker of an older version does not tell
+        if ahead is not None and abs(ahead) >= CLOCK_S:
+            direction = "ahead of" if ahead > 0 else "behind"
+            yield f"{worker.node}: its clock is {duration(abs(ahead))} {direction} the broker's"
 
 
 def short_names(nodes: Sequence[str]) -> dict[str, str]:
