@@ -127,14 +127,19 @@ class Quarantine:
             return 0 if self._closed else min(room, min(one.among for one in apart) - len(apart))
         return min(room, self._cautious) if self._cautious else room
 
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether suspects have the worker for themselves just now, or one waits for that. For any thread."""
+        return self._waiting is not None or any(map(_is_apart, tuple(self._at_work)))
+
     def reconnected(self) -> None:
         """The consumer has a new connection: what waited here has gone back to the queue with the old one."""
         self._waiting = None
 
     def _apart(self) -> list[_Suspect]:
         """The suspects that have the worker for themselves just now."""
-        self._at_work = [one for one in self._at_work if not one.examined or is_at_work(one.request)]
-        apart = [one for one in self._at_work if one.among == 1 or monotonic() - one.since < APART_S]
+        self._at_work = [one for one in self._at_work if _is_at_work(one)]
+        apart = [one for one in self._at_work if _is_apart(one)]
         self._closed = self._closed and bool(apart)
         return apart
 
@@ -202,6 +207,10 @@ class Quarantine:
                 channel.qos.let_go(tag)
 
 
-def is_at_work(request: Any) -> bool:
-    """Whether this process works on a message."""
-    return request in state.reserved_requests or request in state.active_requests
+def _is_at_work(suspect: _Suspect) -> bool:
+    request = suspect.request
+    return not suspect.examined or request in state.reserved_requests or request in state.active_requests
+
+
+def _is_apart(suspect: _Suspect) -> bool:
+    return _is_at_work(suspect) and (suspect.among == 1 or monotonic() - suspect.since < APART_S)

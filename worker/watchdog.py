@@ -139,7 +139,10 @@ class Watchdog:
         return waiting
 
     def _room(self) -> int:
-        return max(0, room(self._worker.consumer)) if self.channel is not None else 0
+        quarantine = getattr(self._worker, "quarantine", None)
+        if self.channel is None or (quarantine is not None and quarantine.takes_nothing):
+            return 0
+        return max(0, room(self._worker.consumer))
 
     # --- the thread ---
 

@@ -18,6 +18,7 @@ from producer.errors import DeadlineExceeded, PoisonedRequest
 from tests.faults.rig import Rig
 from tests.integration.conftest import WorkerProcess
 from tests.waiting import wait_until
+from worker.cli.health import main
 from worker.health import STALE_S, Pulse, problems, read_pulses
 from worker.watchdog import EXIT_HUNG
 
@@ -92,6 +93,8 @@ def test_a_worker_that_hangs_ends_its_others_are_answered_and_the_one_is_found(
     while not all(result.ready() for result in waiting):
         assert deaths < 4, "it goes on killing"
         worker = start(**settings)
+        if deaths == 1:  # the last time it runs alone, and who therefore asks for nothing is not deaf
+            wait_until(lambda: (now := pulse(rig)) is not None and (now.working, now.room) == (1, 0), what="no room")
         wait_until(
             lambda worker=worker: all(result.ready() for result in waiting) or worker.process.poll() is not None, 40
         )
@@ -123,6 +126,24 @@ def test_the_deadline_of_a_hanging_request_is_answered_while_it_hangs(
     assert worker.process.poll() is None
 
 
+def test_a_pass_that_never_returns_ends_its_worker_and_another_answers_who_waited_for_the_device(
+    rig: Rig, start: Callable[..., WorkerProcess]
+) -> None:
+    stuck_worker = start(LAYA_HANG_SECONDS="5")
+    stuck = rig.ask("a stuck pass", expires=2.0)
+    with pytest.raises(DeadlineExceeded):
+        stuck.get(timeout=5)
+    behind = [rig.ask(f"waits for the device {number}") for number in range(2)]
+    wait_until(started(stuck_worker, 3), what="those behind it")
+    other = start(LAYA_RUN_DIR=str(rig.home / "run of the other"))
+    said = wait_until(lambda: (now := probe(rig))[0] == 1 and now[1], 10, "an unhealthy worker")
+    assert "a forward pass has gone on for" in said
+    assert stuck_worker.exit_code() == EXIT_HUNG
+    assert all("answers" in result.get(timeout=10) for result in behind)
+    assert "was delivered before" not in other.text()  # nobody suspects them
+    wait_until(rig.settled, 10, "the acknowledgements")
+
+
 def test_a_probe_finds_a_worker_well_then_taking_nothing_then_stopped_then_gone(
     rig: Rig, start: Callable[..., WorkerProcess]
 ) -> None:
@@ -151,6 +172,29 @@ def test_a_probe_finds_a_worker_well_then_taking_nothing_then_stopped_then_gone(
     worker.exit_code()
     status, said = probe(rig)
     assert (status, "no worker runs here" in said) == (1, True), said
+
+
+def test_a_probe_sees_that_messages_starve_and_not_where_another_worker_takes_them(
+    rig: Rig, start: Callable[..., WorkerProcess], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starved_s = 4.0
+    monkeypatch.setattr("worker.health.STARVED_S", starved_s)
+    monkeypatch.setenv("LAYA_RUN_DIR", str(rig.home / "run"))
+    monkeypatch.setenv("LAYA_BROKER_URL", rig.broker.server.url)
+    start()
+    rig.predict("warm")
+    assert rig.backend.app.control.broadcast("take_nothing", reply=True, timeout=1)
+    waiting = rig.ask("waits")
+    wait_until(lambda: main([]) == 1, 20, "a probe that fails")
+    said = capsys.readouterr().err
+    assert "a message has been the oldest of laya.english for" in said
+    assert "heard" not in said  # the broker answers it, and it is not that
+    start(LAYA_RUN_DIR=str(rig.home / "run of the other"))
+    assert "answers" in waiting.get(timeout=20)
+    until = time.monotonic() + 1.5 * starved_s
+    while time.monotonic() < until:
+        rig.predict("more")
+        assert main([]) == 0
 
 
 def test_a_worker_that_is_asked_twice_ends_at_once_and_gives_everything_back(

@@ -8,9 +8,11 @@ from pathlib import Path
 from producer.errors import LayaError, PoisonedRequest
 from tests.faults.deployment import NOUL, answers, dead, deployed
 from tests.waiting import wait_until
+from worker.suspects import company
 
 NEIGHBOURS = 24
 MOST = 2
+MOST_BY_DEFAULT = 3
 
 
 def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_and_a_cured_one_too(
@@ -61,3 +63,24 @@ def test_requests_that_kill_workers_are_dead_lettered_their_neighbours_answered_
         assert "answers" in again.get(timeout=20)
         assert run.deaths == deaths
         assert dead(run, "show", cured.id).returncode == 1
+
+
+def test_what_died_beside_a_killer_runs_among_few_and_the_killer_in_the_end_alone(tmp_path: Path) -> None:
+    killer = "hold; die SIGKILL"
+    with deployed(tmp_path, threads=16) as run:
+        results = {state: run.ask(state) for state in [f"hold; nap 0.1; {number}" for number in range(15)]}
+        results[killer] = run.ask(killer)
+        wait_until(lambda: len(run.lines("begin")) == 16, what="16 at work")
+        run.kill_one()
+        came = answers(results, 60)
+        assert isinstance(came.pop(killer), PoisonedRequest)
+        assert {state: answer for state, answer in came.items() if "answers" not in answer} == {}
+        assert run.lines("begin").count(killer) == MOST_BY_DEFAULT
+        assert run.deaths == MOST_BY_DEFAULT
+        assert run.alone(killer)
+        few = company(1, MOST_BY_DEFAULT, 16)
+        again = [state for state in came if run.lines("begin").count(state) > 2]
+        assert len(again) < few
+        assert all(run.alone(state) for state in again)
+        _, *later = run.most_at_once()
+        assert max(later) == few

@@ -14,6 +14,7 @@ import redis
 from rich.console import Console
 
 from producer.errors import PredictionFailed, QueueFull
+from producer.transport_message import OVERDUE
 from tests.celery_process import ROOT
 from tests.integration.conftest import Backend
 from worker.cli.dead import show_all
@@ -57,7 +58,10 @@ def test_the_first_delivery_is_not_counted_and_the_last_is_not_begun(
     assert [deliveries.begin("one", 3) for _ in range(4)] == [2, 3, 0, 0]
     assert 0 < client.ttl("mine.delivered.one") <= 86_400
     assert deliveries.begin("two", 1) == 0
+    deliveries.take_back("one")  # its worker ended, and not of it
+    assert [deliveries.begin("one", 3) for _ in range(2)] == [3, 0]
     deliveries.forget("one")
+    deliveries.take_back("one")
     assert deliveries.begin("one", 3) == 2
 
 
@@ -94,6 +98,7 @@ def test_a_retry_publishes_the_same_task_afresh_although_the_queue_is_full(
 ) -> None:
     task = backend.submit_prediction.apply_async(("hello", NOUL), {"model": "english"}, expires=0.1)
     raw = json.loads(client.rpop("laya.english") or b"")
+    raw["headers"][OVERDUE] = 1
     raw["headers"]["redelivered"] = raw["properties"]["delivery_info"]["redelivered"] = True
     backend.app.backend.mark_as_failure(task.id, PredictionFailed("as asked"))
     deliveries.begin(task.id, 3)
@@ -103,6 +108,7 @@ def test_a_retry_publishes_the_same_task_afresh_although_the_queue_is_full(
     sent = json.loads(client.lindex("laya.english", 0) or b"")
     assert sent["headers"]["id"] == task.id
     assert sent["headers"]["expires"] is None
+    assert OVERDUE not in sent["headers"]
     assert "redelivered" not in sent["headers"] | sent["properties"]["delivery_info"]
     assert sent["properties"]["delivery_tag"] != raw["properties"]["delivery_tag"]
     assert client.llen("laya.bell.laya.english") == 3

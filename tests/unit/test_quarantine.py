@@ -153,7 +153,9 @@ def test_the_last_time_nothing_is_taken_until_it_ends(scene: Scene) -> None:
     assert at_most == 3
     done()
     assert scene.quarantine.room(31) == 0
+    assert scene.quarantine.takes_nothing
     scene.ends(suspect)
+    assert not scene.quarantine.takes_nothing
     assert scene.quarantine.room(32) == 1  # the next may be another
     scene.arrives("first delivery")
     assert scene.quarantine.room(31) == 31
