@@ -78,16 +78,19 @@ class _Choice:
             rest = [name for name in view.serves if name not in self._held]
             return Decision((*reversed(self._held), *rest), view.claims)
         cold = [name for name in view.serves if name not in self._held and name not in view.loading]
-        # What nothing waits for may be claimed as well, and must not keep its room from what something waits for.
         cold.sort(key=lambda name: (self._of(name).depth == 0, name not in view.claims, -self._of(name).age))
         fail = tuple(name for name in cold if self._is_hopeless(name))
         able = [name for name in cold if not self._is_unable(name)]
-        for name in able:
-            if self._is_unserved(name):
+        unserved = [name for name in able if self._is_unserved(name)]
+        for name in unserved:
+            if self._of(name).depth:
                 self._consider(name, self._patience(name))
         for name in able:
-            if not self._is_unserved(name) and self._needs_help(name):
+            if name not in unserved and self._needs_help(name):
                 self._consider(name, self._help_patience(name))
+        for name in unserved:  # room that nothing waits for is the last to be given away
+            if not self._of(name).depth:
+                self._consider(name, self._patience(name))
         resident = sorted(
             (name for name in self._held if name not in self._leaving), key=lambda name: -self._of(name).age
         )

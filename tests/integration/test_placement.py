@@ -21,6 +21,7 @@ from worker.announcements import Fleet, Keys, read
 NAMES = ("a", "b", "c")
 LOAD_S = 0.3
 DWELL_S = 1.5
+HOT = 800
 QUESTIONS = {"yes": {"type": "noul", "instructions": "Is it so?"}}
 
 
@@ -128,6 +129,20 @@ def test_what_one_worker_leaves_another_takes_over(
         list(pool.map(lambda name: backend.predict("hi", QUESTIONS, model=name), NAMES * 2))
     assert 1 <= sum(loads().values()) <= 4
     leaving.start()
+
+
+def test_one_hot_checkpoint_comes_to_be_served_by_all_three_workers(
+    workers: list[WorkerProcess], backend: Backend, fleet: Any, loads: Any
+) -> None:
+    """One worker would take ten seconds: the others leave what nobody asks for, and help."""
+    wait_until(lambda: len(fleet().workers) == 3, what="three workers")
+    answered = [worker.text().count(" succeeded in ") for worker in workers]
+    sent = [backend.submit_prediction.delay("sleep 0.1", QUESTIONS, model="a") for _ in range(HOT)]
+    wait_until(lambda: holders(fleet())["a"] == 3, what="all three to hold it")
+    assert [result.get(timeout=30)["routing"]["model"] for result in sent] == ["a"] * HOT
+    helped = [worker.text().count(" succeeded in ") - count for worker, count in zip(workers, answered, strict=True)]
+    assert min(helped) > HOT / 20
+    assert loads()["a"] <= 3
 
 
 def test_two_checkpoints_in_the_room_of_one_take_turns_no_faster_than_their_dwell_time(

@@ -70,6 +70,8 @@ class Collector:
                 """Say nothing."""
 
         self.spans = spans
+        self.before_end: frozenset[str] = frozenset()
+        """Names of the spans that had come when the worker was asked to end."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Take)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
@@ -103,6 +105,7 @@ def collector(
         [sys.executable, "-c", BACKEND], env=settings, cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+    taken.before_end = frozenset(span.name for span in taken.spans)
     assert worker.terminate() == 0
     yield taken
     taken.close()
@@ -111,6 +114,12 @@ def collector(
 def trace_of(collector: Collector, name: str) -> bytes:
     (root,) = [span for span in collector.spans if span.name == name]
     return root.trace_id
+
+
+def test_sigterm_sends_the_spans_that_wait_for_their_batch(collector: Collector) -> None:
+    of_worker = {"process laya.english", "laya.queue", "laya.predict", "laya.forward", "laya.pass"}
+    assert not of_worker & collector.before_end
+    assert of_worker <= {span.name for span in collector.spans}
 
 
 def test_one_trace_leads_from_the_backend_to_the_checkpoint(collector: Collector) -> None:

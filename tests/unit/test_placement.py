@@ -155,6 +155,18 @@ def test_a_place_that_is_kept_for_what_nobody_asks_for_goes_to_what_waits() -> N
     assert decision.claims == {"multilingual"}
 
 
+def test_a_place_that_is_kept_for_what_nobody_asks_for_goes_to_a_backlog_that_others_work_on() -> None:
+    view = View(
+        now=NOW,
+        serves=("a", "b"),
+        capacity=1,
+        claims=frozenset("a"),
+        demand={"a": Demand()} | cold(depth=5000, age=30, holders=1, rate=10),
+        idle_s=5,
+    )
+    assert decide(view, RULES).claims == {"b"}
+
+
 def test_free_places_are_shared_out_among_workers() -> None:
     view = View(now=NOW, serves=("a", "b"), capacity=2, claims=frozenset("a"), workers=2)
     assert decide(view, RULES).claims == {"a"}
