@@ -132,6 +132,15 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def import_kind(path: Path) -> None:
+    """Import what loading the checkpoint in ``path`` takes, and load nothing.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_checkpoint`.
+    """
+    _kind_of(path, read_config(path))
+
+
 def _kind_of(path: Path, config: Mapping[str, Any]) -> LoadKind:
     architecture = config.get("architecture")
     if architecture is None:

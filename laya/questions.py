@@ -125,8 +125,20 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
+class _Where:
+    """Which question an error is about, put into words when there is one."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, id_: object) -> None:
+        self._id = id_
+
+    def __str__(self) -> str:
+        return f"question {shown(self._id)}"
+
+
 def _parse(id_: object, definition: object) -> Question:
-    where = f"question {shown(id_)}"
+    where = _Where(id_)
     _check_id(where, id_)
     if not isinstance(definition, Mapping):
         raise ValueError(f"{where}: its definition must be a mapping, not {type(definition).__name__}")
@@ -139,14 +151,14 @@ def _parse(id_: object, definition: object) -> Question:
     return Question(cast("str | int", id_), qtype, instructions, *parts, order=order)
 
 
-def _check_id(where: str, id_: object) -> None:
+def _check_id(where: _Where, id_: object) -> None:
     if isinstance(id_, bool) or not isinstance(id_, (str, int)):
         raise ValueError(f"{where}: a question id must be a string or an integer, not {type(id_).__name__}")
     if isinstance(id_, str) and not id_.strip():
         raise ValueError(f"{where}: a question id must not be blank")
 
 
-def _instructions(where: str, value: object) -> str:
+def _instructions(where: _Where, value: object) -> str:
     if value is None:
         raise ValueError(f"{where}: instructions are missing: say what is to be decided")
     if not isinstance(value, (str, list, tuple, Mapping)):
@@ -156,7 +168,7 @@ def _instructions(where: str, value: object) -> str:
     return _text(where, "instructions", value)
 
 
-def _text(where: str, what: str, value: object) -> str:
+def _text(where: _Where, what: str, value: object) -> str:
     """A caller's value as text: a string as it stands, anything else as JSON."""
     if isinstance(value, str):
         return value
@@ -166,7 +178,7 @@ def _text(where: str, what: str, value: object) -> str:
         raise ValueError(f"{where}: {what} cannot be written as JSON: {error}") from None
 
 
-def _choice(where: str, definition: Mapping[str, object]) -> _Options:
+def _choice(where: _Where, definition: Mapping[str, object]) -> _Options:
     _refuse_labels(where, definition)
     criteria = definition.get("criteria")
     if not isinstance(criteria, (list, tuple, Mapping)):
@@ -183,15 +195,20 @@ def _choice(where: str, definition: Mapping[str, object]) -> _Options:
     if len(set(labels)) < len(labels):
         raise ValueError(f"{where}: two labels are one key: {shown(_first_repeated(labels))} occurs twice")
     given = criteria.values() if isinstance(criteria, Mapping) else [None] * len(labels)
-    descriptions = tuple(
-        "" if value is None else _text(where, f"the description of {shown(label)}", value)
-        for label, value in zip(labels, given, strict=True)
-    )
+    descriptions = tuple([_description(where, label, value) for label, value in zip(labels, given, strict=True)])
     options = tuple(
-        f"{label}: {description}" if description else f"{label}"
-        for label, description in zip(labels, descriptions, strict=True)
+        [
+            f"{label}: {description}" if description else f"{label}"
+            for label, description in zip(labels, descriptions, strict=True)
+        ]
     )
     return _Options(labels, options, descriptions)
+
+
+def _description(where: _Where, label: object, value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else _text(where, f"the description of {shown(label)}", value)
 
 
 def _first_repeated(labels: Sequence[object]) -> object:
@@ -203,7 +220,7 @@ def _first_repeated(labels: Sequence[object]) -> object:
     raise AssertionError("no label is repeated")
 
 
-def _score(where: str, definition: Mapping[str, object]) -> _Options:
+def _score(where: _Where, definition: Mapping[str, object]) -> _Options:
     _refuse_labels(where, definition)
     criteria = definition.get("criteria")
     if not isinstance(criteria, (list, tuple)):
@@ -220,7 +237,7 @@ def _score(where: str, definition: Mapping[str, object]) -> _Options:
     return _Options(tuple(range(len(legend))), options, legend, legend)
 
 
-def _noul(where: str, definition: Mapping[str, object]) -> _Options:
+def _noul(where: _Where, definition: Mapping[str, object]) -> _Options:
     criteria = definition.get("criteria")
     if criteria is None:
         criteria = {}
@@ -238,7 +255,7 @@ def _noul(where: str, definition: Mapping[str, object]) -> _Options:
     return _Options((False, True), options, descriptions)
 
 
-def _noul_words(where: str, labels: object) -> tuple[str, str]:
+def _noul_words(where: _Where, labels: object) -> tuple[str, str]:
     """The words before the colon of a noul's two options, false first."""
     if labels is None:
         return ("false", "true")
@@ -255,7 +272,7 @@ def _noul_words(where: str, labels: object) -> tuple[str, str]:
     return (false, true)
 
 
-def _by_truth(where: str, what: str, given: Mapping[object, object]) -> dict[bool, object]:
+def _by_truth(where: _Where, what: str, given: Mapping[object, object]) -> dict[bool, object]:
     """The entries of a mapping whose keys are true and false, in any case or as booleans."""
     found: dict[bool, object] = {}
     for key, value in given.items():
@@ -268,12 +285,12 @@ def _by_truth(where: str, what: str, given: Mapping[object, object]) -> dict[boo
     return found
 
 
-def _refuse_labels(where: str, definition: Mapping[str, object]) -> None:
+def _refuse_labels(where: _Where, definition: Mapping[str, object]) -> None:
     if definition.get("labels") is not None:
         raise ValueError(f"{where}: labels are for a noul only; a {definition['type']} names its options in criteria")
 
 
-def _order(where: str, order: object, k: int) -> tuple[int, ...] | None:
+def _order(where: _Where, order: object, k: int) -> tuple[int, ...] | None:
     if order is None:
         return None
     wanted = f"a permutation of the {k} option indices 0 to {k - 1}"
@@ -284,7 +301,7 @@ def _order(where: str, order: object, k: int) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-_OPTIONS_OF: dict[str, Callable[[str, Mapping[str, object]], _Options]] = {
+_OPTIONS_OF: dict[str, Callable[[_Where, Mapping[str, object]], _Options]] = {
     "choice": _choice,
     "score": _score,
     "noul": _noul,

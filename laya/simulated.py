@@ -133,7 +133,8 @@ class SimulatedKind:
         ends_at = self._clock.take((self.pass_ms + self.row_ms * len(rows) + self.token_ms * padded) / 1000)
 
         def scores() -> list[RowScores]:
-            time.sleep(max(0.0, ends_at - time.perf_counter()))
+            if (left := ends_at - time.perf_counter()) > 0:
+                time.sleep(left)
             return [self._scores(row) for row in rows]
 
         return scores

@@ -65,14 +65,23 @@ class Serving:
         self.orders = Orders(self.router, self.tally, settings.preloaded)
         self.single_out: Callable[[], SingleOut | None] = lambda: None
 
+    def prepare(self) -> None:
+        """Import what computes, so that it fails here if it is missing, and what the checkpoints of LAYA_PRELOAD take.
+
+        Raises:
+            ImportError: this environment lacks what a worker needs.
+        """
+        importlib.import_module("laya.agent")
+        self.router.import_kinds(self.settings.preloaded)
+
     def start(self) -> None:
-        """Import what computes, so that it fails here if it is missing, and load the checkpoints of LAYA_PRELOAD.
+        """Prepare, and load the checkpoints of LAYA_PRELOAD.
 
         Raises:
             ImportError: this environment lacks what a worker needs.
             CheckpointUnavailable: a checkpoint cannot be loaded.
         """
-        importlib.import_module("laya.agent")
+        self.prepare()
         for name in self.settings.preloaded:
             started = time.perf_counter()
             self.router.load(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from laya import Router, small
@@ -125,6 +126,16 @@ class ServingRouter(Router):
     def resolve(self, name: str) -> str:
         """The registered name; the library's built-in ones count only where they are registered."""
         return canonical_name(name, self._served)
+
+    def import_kinds(self, names: Sequence[str]) -> None:
+        """Import what loading these checkpoints takes, as far as their files are here; nothing is loaded."""
+        from laya.checkpoint import import_kind  # noqa: PLC0415 - torch is imported when it is needed
+
+        for name in names:
+            directory = self._directory_of(self.resolve(name))
+            if directory is not None:
+                with suppress(OSError, ValueError):  # the load will tell
+                    import_kind(directory)
 
     def load_anew(self, name: str) -> Any:
         """Load a checkpoint, also where that failed a moment ago."""

@@ -154,6 +154,36 @@ def test_pure_json_stays_as_it_is_and_comes_back_equal(value: Any) -> None:
     assert json.dumps(form) == json.dumps(value)
 
 
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.binary(max_size=2)
+KEYS = st.text(max_size=3) | st.integers(0, 9) | st.none() | st.sampled_from(["__type__", "__value__"])
+
+
+@given(
+    st.recursive(
+        LEAVES,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(KEYS, inner, max_size=4)
+            | st.lists(inner, max_size=2).map(tuple)
+            | st.dictionaries(KEYS, inner, max_size=2).map(OrderedDict)
+        ),
+        max_leaves=20,
+    )
+)
+def test_the_quick_look_at_a_value_comes_to_what_the_thorough_one_does(value: Any) -> None:
+    limits = Limits(payload=30, depth=3, text=8)
+
+    def outcome(look: Any) -> Any:
+        try:
+            return json.dumps(look())
+        except LayaError as error:
+            return error.as_entry()
+
+    quick, thorough = JsonForm(limits), JsonForm(limits)
+    assert outcome(lambda: quick.of(value, "it")) == outcome(lambda: thorough._named(value, "it", 0))
+    assert quick._characters == thorough._characters
+
+
 def test_a_text_over_the_limit_is_too_large_before_it_is_encoded() -> None:
     with pytest.raises(PayloadTooLarge) as refusal:
         check(PredictionRequest("x" * 5_000_000, QUESTIONS), JsonForm(Limits(payload=1_000_000)))
