@@ -43,16 +43,19 @@ def begin(worker: Any) -> None:
     Raises:
         WorkerShutdown: the worker is still starting. Celery's own handler would let a long load go on to its end.
     """
-    listen(lambda: _give_back(worker))
+    if (end_now := getattr(worker, "end_now", None)) is not None:
+        end_now()  # the second one came before anybody listened to it
+        return
+    worker.end_now = listen(lambda: _give_back(worker))
     if worker.blueprint.started < len(worker.steps):
         _say("asked to end before it has started: nothing was taken")
         raise WorkerShutdown(os.EX_OK)
 
 
-def listen(give_back: Callable[[], None]) -> None:
-    """At the next SIGTERM or SIGINT give everything back and end; at one more, just end."""
+def listen(give_back: Callable[[], None]) -> Callable[[], None]:
+    """At the next SIGTERM or SIGINT give everything back and end; at one more, just end. Returns what the next does."""
 
-    def second(_number: int, _frame: FrameType | None) -> None:
+    def end_now() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(EXIT_UNFINISHED))
         _say("asked twice: what is not finished goes back to the queue")
@@ -61,8 +64,12 @@ def listen(give_back: Callable[[], None]) -> None:
         giving.start()
         threading.Thread(target=_end_after, args=(giving,), name="laya-ending", daemon=True).start()
 
+    def second(_number: int, _frame: FrameType | None) -> None:
+        end_now()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, second)
+    return end_now
 
 
 def _give_back(worker: Any) -> None:

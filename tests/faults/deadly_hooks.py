@@ -17,8 +17,9 @@ from laya import BaseHook
 class Deadly(BaseHook):
     """Does what the state says, in order: `die SIGKILL; …`.
 
-    `die SIGNAL`, `exit CODE`, `nap SECONDS`; `sick` dies until it is cured; `hold` waits until a worker has died;
-    `die-answered` dies once its answer is stored and not yet acknowledged, if none has died before.
+    `die SIGNAL`, `exit CODE`, `nap SECONDS`; `sick` dies until it is cured, `wait` waits for that; `hold` waits until a
+    worker has died; `die-answered` dies once its answer is stored and not yet acknowledged, if none has
+    died before.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,9 @@ class Deadly(BaseHook):
             self._die(lambda: os._exit(int(what)))
         elif verb == "sick" and not self._journal.with_suffix(".cured").exists():
             self._die(lambda: os._exit(1))
+        elif verb == "wait":
+            while not self._journal.with_suffix(".cured").exists():
+                time.sleep(0.02)
         elif verb == "nap":
             time.sleep(float(what))
         elif verb == "hold":

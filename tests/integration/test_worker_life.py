@@ -54,23 +54,38 @@ def test_the_solo_pool_serves(run: Any, backend: Backend, questions: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "said", "code"),
     [
-        ({"LAYA_HOOKS": "queue_hooks.Nobody"}, "LAYA_HOOKS: 'queue_hooks.Nobody' cannot be imported"),
-        ({"LAYA_HOOKS": "queue_hooks.Broken"}, "LAYA_HOOKS: queue_hooks.Broken() failed: RuntimeError: no such luck"),
-        ({"LAYA_HOOKS": "nodots"}, "LAYA_HOOKS: 'nodots' is no dotted path"),
+        ({"LAYA_HOOKS": "queue_hooks.Nobody"}, "LAYA_HOOKS: 'queue_hooks.Nobody' cannot be imported", os.EX_CONFIG),
+        (
+            {"LAYA_HOOKS": "nowhere_hooks.Nobody"},
+            "LAYA_HOOKS: 'nowhere_hooks.Nobody' cannot be imported: ModuleNotFoundError: No module named",
+            os.EX_CONFIG,
+        ),
+        (
+            {"LAYA_HOOKS": "unhappy_hooks.Unhappy"},
+            "LAYA_HOOKS: 'unhappy_hooks.Unhappy' cannot be imported: ValueError: no luck, and a second line",
+            os.EX_CONFIG,
+        ),
+        (
+            {"LAYA_HOOKS": "queue_hooks.Broken"},
+            "LAYA_HOOKS: queue_hooks.Broken() failed: RuntimeError: no such luck",
+            os.EX_CONFIG,
+        ),
+        ({"LAYA_HOOKS": "nodots"}, "LAYA_HOOKS: 'nodots' is no dotted path", os.EX_CONFIG),
         (
             {"LAYA_CHECKPOINTS": "english=/nowhere", "LAYA_PRELOAD": "english"},
             "checkpoint 'english' could not be loaded",
+            1,
         ),
-        ({"LAYA_PRELOAD": "nobody"}, "LAYA_PRELOAD: unknown checkpoint 'nobody'"),
+        ({"LAYA_PRELOAD": "nobody"}, "LAYA_PRELOAD: unknown checkpoint 'nobody'", os.EX_CONFIG),
     ],
 )
 def test_a_worker_that_cannot_serve_ends_at_once_and_says_why(
-    settings: dict[str, str], said: str, make_worker: MakeWorker
+    settings: dict[str, str], said: str, code: int, make_worker: MakeWorker
 ) -> None:
     worker = make_worker(**settings).launch()
-    assert worker.exit_code(60) != 0
+    assert worker.exit_code(60) == code
     assert said in worker.text()
     assert "Traceback" not in worker.text()
     assert "ready." not in worker.text()
