@@ -29,7 +29,7 @@ from worker import (
 )
 from worker.control import ControlStep
 from worker.dashboard import CONFIG
-from worker.ending import EndingStep
+from worker.ending import EndingStep, breaking_off
 from worker.holding import HoldingStep
 from worker.login import LoginStep
 from worker.metrics_step import MetricsStep
@@ -105,7 +105,8 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
         # Checkpoints come after this, so that their memory is given back when they go.
         gc.collect()
         gc.freeze()
-        service.start()
+        with breaking_off(parent):
+            service.start()
 
 
 def prepare(app: PredictionApp, settings: WorkerSettings) -> PredictionApp:

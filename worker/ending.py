@@ -11,12 +11,13 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
 from celery import bootsteps, signals
 from celery.exceptions import WorkerShutdown
+from celery.worker import state
 
 EXIT_UNFINISHED: Final = 1
 """With which a worker ends that was asked twice, and had not finished."""
@@ -38,10 +39,10 @@ class EndingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no
 
 
 def begin(worker: Any) -> None:
-    """The first signal has come. Where nothing can have been taken yet, nothing is to be waited for either.
+    """The first signal has come.
 
     Raises:
-        WorkerShutdown: the worker is still starting. Celery's own handler would let a long load go on to its end.
+        WorkerShutdown: the worker is loading, which Celery would let go on to its end.
     """
     if (end_now := getattr(worker, "end_now", None)) is not None:
         end_now()  # the second one came before anybody listened to it
@@ -49,7 +50,25 @@ def begin(worker: Any) -> None:
     worker.end_now = listen(lambda: _give_back(worker))
     if worker.blueprint.started < len(worker.steps):
         _say("asked to end before it has started: nothing was taken")
-        raise WorkerShutdown(os.EX_OK)
+        if getattr(worker, "breaks_off", False):
+            raise WorkerShutdown(os.EX_OK)
+
+
+@contextlib.contextmanager
+def breaking_off(worker: Any) -> Iterator[None]:
+    """A part of a worker's start that the first signal ends, wherever it is.
+
+    Not for imports: a library in C++ whose import is interrupted may abort the process.
+
+    Raises:
+        WorkerShutdown: a signal has come, here or before.
+    """
+    worker.breaks_off = True
+    try:
+        state.maybe_shutdown()
+        yield
+    finally:
+        worker.breaks_off = False
 
 
 def listen(give_back: Callable[[], None]) -> Callable[[], None]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from celery.exceptions import WorkerShutdown
-
 from worker.serving_router import HookNotFound
 
 
@@ -24,8 +22,6 @@ def import_modules(paths: Sequence[str]) -> None:
         try:
             if module:
                 importlib.import_module(module)
-        except WorkerShutdown:  # asked to end meanwhile
-            raise
         except (Exception, SystemExit) as error:
             told = f"{type(error).__name__}: {error}".rstrip(": ")
             raise HookNotFound(f"LAYA_HOOKS: {path!r} cannot be imported: {told}") from error
