@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,18 +41,22 @@ class Deployment:
             "JOURNAL": str(self.journal),
             **settings,
         }
-        backend = {name[5:].lower(): self._settings[name] for name in ("LAYA_CHECKPOINTS", "LAYA_VISIBILITY_TIMEOUT")}
-        self.backend = Backend(server.url, **{**backend, "visibility_timeout": int(backend["visibility_timeout"])})
+        self.backend = Backend(
+            server.url,
+            checkpoints=self._settings["LAYA_CHECKPOINTS"],
+            visibility_timeout=int(self._settings["LAYA_VISIBILITY_TIMEOUT"]),
+            tenant_key=self._settings.get("LAYA_TENANT_KEY"),
+        )
         self.client = redis.Redis.from_url(server.url)
         self.workers: list[WorkerProcess] = []
         self._over = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise)
 
-    def start(self, workers: int = 1, threads: int = 32) -> Deployment:
+    def start(self, workers: int = 1, threads: int = 32, *options: str) -> Deployment:
         """Start workers, and what starts them again."""
         for number in range(workers):
             log = self._home / f"worker{number}.log"
-            self.workers.append(WorkerProcess(log, self._settings, "-c", str(threads)).launch())
+            self.workers.append(WorkerProcess(log, self._settings, "-c", str(threads), *options).launch())
         for worker in self.workers:
             worker.until_ready()
         self._supervisor.start()
@@ -131,14 +135,20 @@ def dead(run: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def deployed(
-    home: Path, *, workers: int = 1, threads: int = 32, persistent: bool = False, **settings: str
+    home: Path,
+    *,
+    workers: int = 1,
+    threads: int = 32,
+    persistent: bool = False,
+    options: Sequence[str] = (),
+    **settings: str,
 ) -> Iterator[Deployment]:
     """A deployment on a server of its own, which keeps a journal if it is to be killed."""
     keeping = {"directory": home / "data", "options": {"appendfsync": "always"}} if persistent else {}
     with EmbeddedServer(appendonly=persistent, **keeping) as server:
         made = Deployment(home, server, **settings)
         try:
-            yield made.start(workers, threads)
+            yield made.start(workers, threads, *options)
         finally:
             made.close()
 
