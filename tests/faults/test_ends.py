@@ -152,8 +152,9 @@ def test_who_is_not_let_in_ends_with_one_line_that_names_the_setting_and_no_pass
             "none": [("LAYA_BROKER_URL", locked.url, "Authentication required")],
             "results": [("LAYA_RESULT_URL", f"redis://:**@{host}", refused)],
         }
-        status = laya_workers("status", LAYA_BROKER_URL=logins["wrong"])
-        assert (status.returncode, status.stdout) == (2, "")
-        assert status.stderr.startswith(f"error: LAYA_BROKER_URL: the server at redis://:**@{host} refuses this login")
-        assert PASSWORD not in status.stderr
-        assert len(status.stderr.splitlines()) == 1
+        for setting, *command in (("LAYA_BROKER_URL", "status"), ("LAYA_CACHE_URL", "cache", "stats")):
+            ended = laya_workers(*command, **{setting: logins["wrong"]})
+            assert (ended.returncode, ended.stdout) == (2, "")
+            assert ended.stderr.startswith(f"error: {setting}: the server at redis://:**@{host} refuses this login")
+            assert PASSWORD not in ended.stderr
+            assert len(ended.stderr.splitlines()) == 1

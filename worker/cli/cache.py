@@ -28,6 +28,7 @@ from worker.cli.answers import answers_table
 from worker.cli.given import read_mapping
 from worker.cli.screen import Code, CommandError, duration, out, plain_table, say
 from worker.cli.submit import read_questions
+from worker.login import advice, refused
 from worker.settings import WorkerSettings
 
 EXAMPLE = 'laya-workers cache key "My parcel never arrived" --preset triage'
@@ -161,6 +162,8 @@ def administration() -> Iterator[Administration]:
     try:
         yield Administration(client, settings.namespace)
     except RedisError as error:
+        if (said := refused(error)) is not None:
+            raise CommandError(advice("LAYA_CACHE_URL", url, said), Code.USAGE) from None
         # The error's own text may name what the URL holds.
         raise CommandError(
             f"the cache's server at {address_of(url)} does not answer ({type(error).__name__}): check that it runs, "
