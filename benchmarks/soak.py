@@ -3,12 +3,13 @@
     python -m benchmarks.soak --minutes 20 --json soak.json
     python -m benchmarks.soak --restarts 20
     python -m benchmarks.soak --memory 200000
+    python -m benchmarks.soak --flower 200000
 
 Two supervised workers serve three simulated checkpoints, of which each holds two, on a server that keeps a journal.
 Requests come one by one and in bulk, with and without deadlines; some are invalid, some raise, hang or kill their
 worker. Every few seconds something is killed at random, by a seed. The second form asks workers to end instead, one
 after the other; the third sends requests through one worker and one producer without any fault, and compares their
-memory before and after.
+memory before and after; the fourth does that with events at the dashboard.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rich.table import Table
 
 from benchmarks.crew import Crew
 from benchmarks.figures import Figure, arguments, at_most, report, told
+from benchmarks.soak_flower import flower_memory
 from benchmarks.soak_ledger import WAITING, Ledger, is_silence
 from benchmarks.soak_memory import memory
 from laya.simulated import write_checkpoint
@@ -423,12 +425,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="what happens when (default: 1)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="only ask workers to end, N times in all")
     parser.add_argument("--memory", type=int, metavar="N", help="send N requests without faults, and compare memory")
+    parser.add_argument("--flower", type=int, metavar="N", help="send N events of tasks at Flower, and compare memory")
+    parser.add_argument(
+        "--flower-tasks", type=int, default=10_000, metavar="N", help="tasks that Flower keeps (default: 10,000)"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and data in this directory")
     options = parser.parse_args()
     if options.memory:
         with tempfile.TemporaryDirectory(prefix="laya-memory-") as scratch:
             figures = memory(Path(scratch), options.memory)
         return report(f"{options.memory:,} requests through one worker and one producer", figures, options.json)
+    if options.flower:
+        with tempfile.TemporaryDirectory(prefix="laya-flower-") as scratch:
+            figures = flower_memory(Path(scratch), options.flower, options.flower_tasks)
+        return report(
+            f"{options.flower:,} events at a Flower that keeps {options.flower_tasks:,} tasks", figures, options.json
+        )
     quick = Plan(
         seconds=8.0, rate=15.0, bulk_rate=1.0, fault_every=(0.5, 1.5), poison_every=1000, hang_every=1000, visibility=2
     )

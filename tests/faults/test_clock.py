@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from socket import gethostname
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from laya.simulated import write_checkpoint
-from tests.faults.clock_hooks import is_set, set_clock
+from tests.faults.clock_hooks import REAL, is_set, set_clock
 from tests.faults.deployment import Deployment, answers, deployed
 from tests.waiting import wait_until
+from worker.cli import doctor
 from worker.cli.overview import view
 from worker.dead import DeadLetters
 from worker.overview import WorkerView, overview, workers_of
+from worker.settings import WorkerSettings
 
 HOUR = 3600.0
 THREADS = 16
@@ -97,6 +100,17 @@ def test_a_clock_that_is_wrong_is_told_in_the_log_and_by_status(run: Deployment)
     with console.capture() as captured:
         console.print(view(overview(run.backend.app, 5), 120))
     assert f"{node}: its clock is 60 min ahead of the broker's" in captured.get()
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(HOUR, "3600 s ahead of"), (-HOUR, "3600 s behind")])
+def test_doctor_says_that_this_machine_s_clock_is_wrong(
+    run: Deployment, monkeypatch: pytest.MonkeyPatch, ahead: float, said: str
+) -> None:
+    settings = WorkerSettings(broker_url=run.server.url)
+    assert "clock" not in {finding.subject for finding in doctor.server(settings)}
+    monkeypatch.setattr("worker.cli.doctor.time", SimpleNamespace(time=lambda: REAL() + ahead))
+    (finding,) = [finding for finding in doctor.server(settings) if finding.subject == "clock"]
+    assert f"this machine's clock is {said} the broker's" in finding.detail
 
 
 def test_a_request_whose_time_is_up_by_both_clocks_is_not_begun(run: Deployment) -> None:

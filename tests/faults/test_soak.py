@@ -41,3 +41,11 @@ def test_memory_keys_and_channels_are_as_before_after_many_requests(tmp_path: Pa
     assert found["producer's resident memory, end to warm"] < 1.2
     assert found["keys on the server beyond those before"] <= 0
     assert found["channels of results still subscribed"] <= 1
+
+
+def test_flower_holds_as_many_tasks_as_it_may_and_its_memory_does_not_grow_with_events(tmp_path: Path) -> None:
+    found = figures(tmp_path, "--flower", "12000", "--flower-tasks", "300")
+    assert 0 < found["tasks that Flower holds"] <= 300
+    # It is about 150 so early, and 1,600 where tasks are kept.
+    assert found["Flower's growth for 1,000 events"] < 500, found
+    assert found["the senders' resident memory, end to warm"] < 1.2
