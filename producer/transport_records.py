@@ -162,6 +162,15 @@ class Records:
         for error in self._restore([tag], "LPUSH" if last else "RPUSH", mark=_returned):
             raise error
 
+    def overdue(self, tag: Tag) -> None:
+        """Put a message back before all that wait, as if its time had been over once more.
+
+        Raises:
+            redis.exceptions.RedisError: as the server or the connection has it.
+        """
+        for error in self._restore([tag], "RPUSH", mark=_overdue):
+            raise error
+
     def set_aside(self, tag: Tag, text: bytes, why: str) -> None:
         """Move a recorded message that cannot be read to the list of malformed ones."""
         with self._channel.conn_or_acquire() as client:

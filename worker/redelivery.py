@@ -55,8 +55,8 @@ class Redelivery:
 
         Args:
             request: the suspect.
-            at_most: how often workers may have begun it with this time. Fewer times than `LAYA_MAX_DELIVERIES` where it
-                is not alone: one that was begun as often comes again then, and is not dead-lettered.
+            at_most: how often workers may have begun it, this time included. Less than `LAYA_MAX_DELIVERIES` where it
+                is not alone: what was begun more often is not dead-lettered then, but comes again.
         """
         try:
             self._examine(request, at_most)
@@ -91,7 +91,9 @@ class Redelivery:
             self._bury(request)
             return
         if not delivery:
+            # Another wire put it back, which does not count how often: now it comes in smaller company.
             logger.info("Task %s was begun too often to run beside others; it comes again, to run alone", request.id)
+            request.message.channel.records.overdue(request.message.delivery_tag)
             self._leave(request)
             return
         logger.warning(

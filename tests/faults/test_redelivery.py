@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -47,6 +48,20 @@ def test_an_answer_that_was_stored_is_not_computed_again(run: Deployment) -> Non
     assert run.client.hlen("unacked") == 1
     wait_until(run.settled, 20, "the acknowledgement of its second delivery")
     assert run.lines("begin").count("die-answered") == 1
+    assert run.client.keys("laya.delivered.*") == []
+
+
+def test_who_was_begun_often_and_put_back_by_another_wire_which_does_not_count_runs_alone(run: Deployment) -> None:
+    result = run.ask("twice begun", queue="elsewhere")
+    message = json.loads(run.client.rpop("elsewhere"))
+    message["headers"]["redelivered"] = message["properties"]["delivery_info"]["redelivered"] = True
+    message["properties"]["delivery_info"]["routing_key"] = "laya.english"
+    run.client.set(f"laya.delivered.{result.id}", 1, ex=60)
+    run.client.lpush("laya.english", json.dumps(message))
+    assert "answers" in result.get(timeout=20)
+    assert f"Task {result.id} was begun too often to run beside others" in run.log()
+    assert f"Task {result.id} was delivered before, and its worker ended: it runs apart, delivery 3" in run.log()
+    wait_until(run.settled, what="the acknowledgement")
     assert run.client.keys("laya.delivered.*") == []
 
 

@@ -76,7 +76,8 @@ def busy(
     )
     backend = Backend(server.url, checkpoints=f"{listed},broken={home},papers=/x", namespace=NAMESPACE)
     settings = {"LAYA_CHECKPOINTS": f"{listed},broken={home}", "LAYA_NAMESPACE": NAMESPACE}
-    make_worker("-E", LAYA_HOOKS="hooks.SkipCache", LAYA_PRELOAD="english", LAYA_UNSERVED_AFTER="1", **settings).start()
+    own = {"LAYA_HOOKS": "hooks.SkipCache", "LAYA_CACHE_BUDGET_MS": "5000", "LAYA_UNSERVED_AFTER": "1"}
+    make_worker("-E", LAYA_PRELOAD="english", **own, **settings).start()
     ask = backend.submit_prediction.apply_async
     results = [
         ask(("hello", QUESTIONS), {"model": "english"}),
@@ -89,7 +90,7 @@ def busy(
         client.lpush("laya.english", "no message")
         results += [_come_back(backend, client, how_often) for how_often in (1, 2, 9)]
         for result in results:
-            result.get(timeout=20, propagate=False)
+            result.get(timeout=60, propagate=False)
         laya_workers("status", LAYA_BROKER_URL=server.url, **settings)
         wait_until(lambda: client.hlen("unacked") == 0, what="acknowledgements")
     backend.close()
