@@ -7,6 +7,7 @@ A context carries what a hook may read or rewrite and what the call produced. It
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
     from laya.router import Router
 
 
+_random = random.Random()  # noqa: S311 - no secret; seeded by the system, and by nobody's `random.seed`
+os.register_at_fork(after_in_child=_random.seed)
+
+
 def new_run_id() -> str:
     """32 hex digits that no other call has."""
-    return os.urandom(16).hex()
+    return f"{_random.getrandbits(128):032x}"
 
 
 _call: ContextVar[str | None] = ContextVar("laya_call", default=None)

@@ -134,11 +134,12 @@ def _answer(question: Question, row: RowScores, temperature: float) -> dict[str,
 
 
 def _choice(question: Question, probabilities: list[float]) -> dict[str, Any]:
-    likeliest = max(range(len(probabilities)), key=probabilities.__getitem__)
+    likeliest = probabilities.index(max(probabilities))
+    rounded = [round(p, _PLACES) for p in probabilities]
     return {
         "type": "choice",
         "choice": question.labels[likeliest],
-        "probabilities": dict(zip(question.labels, map(_rounded, probabilities), strict=True)),
+        "probabilities": dict(zip(question.labels, rounded, strict=True)),
         "confidence": _rounded(_certainty(probabilities)),
     }
 
@@ -165,7 +166,7 @@ def _certainty(probabilities: list[float]) -> float:
     """1 - H(p) / log k, within [0, 1]: 1 where all the weight is on one option, 0 where it is spread evenly."""
     if len(probabilities) < 2:
         return 1.0
-    entropy = -math.fsum(p * math.log(p) for p in probabilities if p != 0.0)
+    entropy = -math.fsum([p * math.log(p) for p in probabilities if p != 0.0])
     certainty = 1.0 - entropy / math.log(len(probabilities))
     # Not a number stays so: clamping it would claim a confidence that nobody has.
     return certainty if math.isnan(certainty) else min(1.0, max(0.0, certainty))

@@ -116,10 +116,15 @@ def calibrated_language(ctx: PredictContext) -> str | None:
 
 def _frozen(value: Any) -> Hashable:
     """A hashable stand-in: equal for values that mean the same to a checkpoint, order and type included."""
-    if isinstance(value, Mapping):
-        return ("mapping", *((_frozen(key), _frozen(entry)) for key, entry in value.items()))
+    if type(value) is str:
+        return value  # nothing else has a text for its stand-in
+    if isinstance(value, dict | Mapping):
+        parts: list[Hashable] = ["mapping"]
+        for key, entry in value.items():
+            parts += (_frozen(key), _frozen(entry))
+        return tuple(parts)
     if isinstance(value, list | tuple):
-        return ("list", *(_frozen(entry) for entry in value))
+        return ("list", *[_frozen(entry) for entry in value])
     if value is None or isinstance(value, str | int | float | bool):
         return (type(value).__name__, value)  # the type, because 1, 1.0 and True are one key to a dict
     return ("object", id(value))

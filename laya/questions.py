@@ -6,9 +6,12 @@ standard library; how texts become tokens is left to the checkpoint kinds.
 """
 
 import json
+import marshal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
+
+from laya.lru import LruCache
 
 QTypeName = Literal["choice", "score", "noul"]
 
@@ -17,6 +20,10 @@ QTYPES: tuple[QTypeName, ...] = ("choice", "score", "noul")
 
 NOUL_DEFAULTS = {False: "no, the statement does not hold", True: "yes, the statement holds"}
 """What the two options of a noul say where its criteria do not."""
+
+_MARSHAL = 2  # of its versions the one that writes equal values alike: by type and order, and by nobody's references
+
+_known: LruCache[bytes, tuple["Question", ...]] = LruCache(2**20)  # bytes of content; a backend asks the same all day
 
 _SHOWN = 80  # characters of a caller's value that an error message repeats
 
@@ -68,7 +75,16 @@ def parse_questions(questions: object) -> tuple[Question, ...]:
     """
     if not isinstance(questions, Mapping):
         raise TypeError(f"questions must be a mapping of question id to definition, not {type(questions).__name__}")
-    return tuple(_parse(id_, definition) for id_, definition in questions.items())
+    try:
+        content = marshal.dumps(questions, _MARSHAL)  # type: ignore[arg-type] # what it does not take, it refuses
+    except (TypeError, ValueError):  # made of other things than plain values, or nested too deeply
+        content = b""
+    parsed = _known.get(content) if content else None
+    if parsed is None:
+        parsed = tuple(_parse(id_, definition) for id_, definition in questions.items())
+        if content:
+            _known.put(content, parsed, len(content))
+    return parsed
 
 
 def check_state(state: object) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from producer.transport_message import SENT
@@ -61,6 +61,17 @@ class Notes:
         if checkpoint is not None and checkpoint not in self.checkpoints:
             self.checkpoints.append(checkpoint)
 
+    def told(self) -> Served:
+        """As it is stored."""
+        return Served(
+            worker=self.worker,
+            seconds=self.seconds,
+            waited=self.waited,
+            requests=self.requests,
+            hits=self.hits,
+            checkpoints=self.checkpoints,
+        )
+
 
 _notes: ContextVar[Notes | None] = ContextVar("laya_served", default=None)
 
@@ -93,7 +104,7 @@ def noting(request: Any) -> Iterator[None]:
     finally:
         _notes.reset(token)
         taken.seconds = round(time.perf_counter() - begun, 6)
-        setattr(request, FIELD, asdict(taken))
+        setattr(request, FIELD, taken.told())
 
 
 def served(task_id: str, on: PredictionApp | None = None) -> Served | None:

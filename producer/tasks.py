@@ -201,6 +201,7 @@ class SubmitPredictions(PredictionTask):
                     requests.append(error.as_entry())
             else:
                 requests.append(item)
+        check_size(requests, settings.max_payload)
         # One message has one queue: that of the checkpoint which answers most of it.
         checkpoint = routes.most_common(1)[0][0] if routes else settings.default_checkpoint
         spread = ", ".join(f"{count} for {name}" for name, count in routes.most_common())

@@ -234,6 +234,8 @@ def test_a_bad_request_of_a_batch_is_its_error_and_the_others_stay() -> None:
 def test_a_batch_is_too_large_as_a_whole() -> None:
     with pytest.raises(PayloadTooLarge):
         check_batch([{"state": "a" * 600, "questions": QUESTIONS}] * 2, Limits(payload=1_000))
+    with pytest.raises(PayloadTooLarge):
+        check_size([{"state": "ü" * 300, "questions": QUESTIONS}] * 2, 1_000)
 
 
 @pytest.mark.parametrize(
