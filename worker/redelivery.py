@@ -24,7 +24,6 @@ from worker.deliveries import Deliveries
 from worker.in_hand import copied
 from worker.quarantine import Quarantine
 from worker.settings import WorkerSettings
-from worker.suspects import is_suspect
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +47,7 @@ class Redelivery:
         self._settings = settings
         self._deliveries, self._letters = Deliveries(app), DeadLetters(app)
         self._start = start
+        self._counted: set[str] = set()
         self.outcomes = Outcomes()
 
     def examine(self, request: Any, at_most: int) -> None:
@@ -71,7 +71,7 @@ class Redelivery:
         """This worker ends, and puts these messages back: what it counted of them is not what it ended of."""
         try:
             for request in requests:
-                if is_suspect(request):
+                if request.id in self._counted:
                     self._deliveries.take_back(request.id)
         except UNREACHABLE as error:
             logger.info("Counts of deliveries could not be taken back: %s", error)
@@ -103,6 +103,7 @@ class Redelivery:
             self._settings.max_deliveries,
         )
         self.outcomes.repeated += 1
+        self._counted.add(request.id)
         self._forget_when_settled(request)
         try:
             self._start(request)
@@ -124,6 +125,7 @@ class Redelivery:
 
         def then_forget(settle: Callable[..., Any]) -> Callable[..., Any]:
             def settled(*args: Any) -> Any:
+                self._counted.discard(request.id)
                 try:
                     self._deliveries.forget(request.id)
                 except UNREACHABLE as error:
