@@ -17,6 +17,7 @@ from producer.transport_message import Message, Taken
 from producer.transport_records import QoS
 from worker.dead import DeadLetters, Kind, letter_of, task_id_of
 from worker.deliveries import Deliveries
+from worker.redaction import told
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class UnreadableStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery ha
             invalid_task(body, message, error)
 
         def on_decode_error(message: Any, error: Any) -> None:
-            set_aside(message, "unreadable", f"its body cannot be decoded: {type(error).__name__}")
+            set_aside(message, "unreadable", f"its body cannot be decoded: {told(error)}")
             decode_error(message, error)
 
         takers: dict[str, Callable[..., None]] = {
@@ -111,4 +112,4 @@ class UnreadableStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery ha
 def reason_of(error: BaseException) -> str:
     """An error of Celery's about a message, without what may be text of it."""
     own = str(error) if type(error).__name__ == "InvalidTaskError" and len(str(error)) < 100 else ""
-    return own or type(error).__name__
+    return own or told(error)

@@ -226,9 +226,9 @@ def test_the_log_says_what_failed_and_where(scene: Scene) -> None:
     assert "hook Lenient.on_predict_start failed: ValueError" in log
     assert "in on_predict_start" in log
     assert "raised expected: InvalidRequest" in log
-    assert "Received unregistered task of type" in log
-    assert "Can't decode message body" in log
-    assert "Refusing to deserialize" in log
+    assert "(task os.system) is dead-lettered as" in log
+    assert "ContentDisallowed: Refusing to deserialize" in log
+    assert "its body cannot be decoded: DecodeError (UnicodeDecodeError)" in log
 
 
 def test_a_message_cannot_forge_a_line_of_the_log(scene: Scene) -> None:
