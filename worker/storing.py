@@ -58,7 +58,7 @@ class PatientStore(ResultStore):
         try:
             self.mark_as_failure(task_id, error, request=request._context)
         except BaseException:
-            del self._closed[key]
+            self._closed.pop(key, None)
             raise
 
     def persist(self, key: Any, value: Any, expires: int) -> None:
@@ -68,8 +68,7 @@ class PatientStore(ResultStore):
             ResultNotStored: the server refuses it, or the worker is asked to end.
             BackendStoreError: the server is away, and this is not the thread of a task.
         """
-        if self._closed.get(key, threading.get_ident()) != threading.get_ident():
-            del self._closed[key]
+        if self._closed_meanwhile(key):
             return
         try:
             self.writer.write(key, value, expires)
@@ -78,6 +77,14 @@ class PatientStore(ResultStore):
                 # The worker's loop, say about a task that was revoked: it has more to do than to wait.
                 raise BackendStoreError(f"the result store does not take a result: {error}") from error
             self._wait(key, value, expires, error)
+
+    def _closed_meanwhile(self, key: Any) -> bool:
+        """Whether another thread has stored the outcome, so that this one's is none; asked once."""
+        mine = threading.get_ident()
+        if self._closed.get(key, mine) == mine:
+            return False
+        self._closed.pop(key, None)
+        return True
 
     def _wait(self, key: Any, value: Any, expires: int, error: Exception) -> None:
         since, ending_since = time.monotonic(), None
@@ -88,6 +95,8 @@ class PatientStore(ResultStore):
                 ending_since = ending_since or (time.monotonic() if is_ending() else None)
                 self._give_up_if(error, since, ending_since)
                 time.sleep(RETRY_S)
+                if self._closed_meanwhile(key):
+                    return
                 try:
                     self.writer.write(key, value, expires)
                 except (*self.connection_errors, RedisError) as again:
