@@ -78,7 +78,7 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
         Raises:
             SystemExit: a hook cannot be made, or a checkpoint not loaded. The log says which, in one line.
         """
-        from worker.serving_router import HookNotFound  # noqa: PLC0415 - other commands of Celery's need none of it
+        from worker.configured_hooks import HookNotFound  # noqa: PLC0415 - other commands of Celery's need none of it
 
         try:
             self._serve(parent)
@@ -90,10 +90,8 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
             raise SystemExit(os.EX_CONFIG if isinstance(error, HookNotFound) else 1) from None
 
     def _serve(self, parent: Worker) -> None:
-        from worker.hook_modules import import_modules  # noqa: PLC0415 - as above
-        from worker.timely import TimelyServing  # noqa: PLC0415
+        from worker.timely import TimelyServing  # noqa: PLC0415 - as above
 
-        import_modules(parent.app.settings.hooks)
         service = TimelyServing(parent.app.settings)
         service.single_out = lambda: single_out(parent.app, parent.app.settings)
         parent.app.service = service

@@ -6,7 +6,6 @@ took, and which request belongs to another worker. How a request and its failure
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,12 +20,9 @@ from laya.routing import AnsweredElsewhere, RouteDecision
 from producer.checkpoints import CheckpointSource
 from producer.errors import CheckpointUnavailable
 from producer.handover import arrival
+from worker.configured_hooks import make_hook
 from worker.settings import WorkerSettings
 from worker.tally import Tally
-
-
-class HookNotFound(LookupError):
-    """LAYA_HOOKS names something that cannot be imported or called."""
 
 
 class ServingRouter(Router):
@@ -132,9 +128,9 @@ class ServingRouter(Router):
         from laya.checkpoint import import_kind  # noqa: PLC0415 - torch is imported when it is needed
 
         for name in names:
-            directory = self._directory_of(self.resolve(name))
-            if directory is not None:
-                with suppress(OSError, ValueError):  # the load will tell
+            with suppress(OSError, ValueError):  # the load will tell
+                directory = self._directory_of(self.resolve(name))
+                if directory is not None:
                     import_kind(directory)
 
     def load_anew(self, name: str) -> Any:
@@ -171,22 +167,3 @@ def sources_of(checkpoints: Sequence[CheckpointSource]) -> dict[str, str | tuple
         else:
             found[checkpoint.name] = (checkpoint.source, checkpoint.subfolder)
     return found
-
-
-def make_hook(path: str) -> Any:
-    """The hook that a dotted path names: what it names is called without arguments.
-
-    Raises:
-        HookNotFound: it cannot be imported, is not callable, or fails when called.
-    """
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise HookNotFound(f"LAYA_HOOKS: {path!r} is no dotted path: write module.Class")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise HookNotFound(f"LAYA_HOOKS: {path!r} cannot be imported: {error}") from error
-    try:
-        return factory()
-    except Exception as error:
-        raise HookNotFound(f"LAYA_HOOKS: {path}() failed: {type(error).__name__}: {error}") from error

@@ -17,9 +17,10 @@ from laya.simulated import SimulatedKind, write_checkpoint
 from producer.checkpoints import parse_checkpoints
 from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, UnknownCheckpoint
 from producer.request import PredictionRequest
+from worker.configured_hooks import HookNotFound, make_hook
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.serving import Serving, check_deadline, translated
-from worker.serving_router import HookNotFound, ServingRouter, make_hook, sources_of
+from worker.serving_router import ServingRouter, sources_of
 from worker.settings import WorkerSettings
 
 QUESTIONS: dict[str, Any] = {"angry": {"type": "noul", "instructions": "The customer is angry."}}
