@@ -1,6 +1,6 @@
 """Equal requests at once in one process: one of them finds the answer, the others wait for it.
 
-Whoever finds it never waits for anybody in the meantime, and neither does a call made inside its own, so that no two
+Whoever computes it never waits for anybody in the meantime, and neither does a call made inside its own, so that no two
 can wait for each other. What an answer is, and where it is looked for, is not known here.
 """
 
@@ -65,17 +65,32 @@ class Flights:
         """
         with self._lock:
             flight = self._flights.get(name)
-            if flight is None or (not flight.done.is_set() and self._clock() - flight.began > lifetime):
-                self._flights[name] = flight = Flight(name, call_id, self._clock())
-                if call_id is not None:
-                    self._leading[call_id] += 1
-                return Seat(flight, leads=True)
+            if flight is None or self._is_lost(flight, lifetime):
+                return Seat(self._begin(name, call_id), leads=True)
             if flight.done.is_set():
                 return Seat(flight)
             # Who is waited for must not wait: else two calls could each lead what the other waits for.
             if not may_wait or call_id is None or self._leading[call_id]:
                 return ALONE
             return Seat(flight)
+
+    def claim(self, name: str, call_id: str | None, lifetime: float) -> Flight:
+        """Lead the search for `name` because nobody else in the fleet does; the arguments are those of `join`.
+
+        Where somebody here is about to search for it, too, that is a flight that nobody joins: its call counts as one
+        that is waited for all the same.
+        """
+        with self._lock:
+            flight = self._flights.get(name)
+            if flight is None or flight.done.is_set() or self._is_lost(flight, lifetime):
+                return self._begin(name, call_id)
+            self._count(call_id)
+            return Flight(name, call_id, self._clock())
+
+    def leads(self, call_id: str | None) -> bool:
+        """Whether this call leads a flight, and so must not wait for anything; so it is where that cannot be known."""
+        with self._lock:
+            return call_id is None or self._leading[call_id] > 0
 
     def leads_more_than(self, flight: Flight) -> bool:
         """Whether the call behind this flight leads another one too, and so must not wait for anything."""
@@ -102,6 +117,18 @@ class Flights:
         with self._lock:
             if self._flights.get(flight.name) is flight:
                 del self._flights[flight.name]
+
+    def _begin(self, name: str, call_id: str | None) -> Flight:
+        self._count(call_id)
+        self._flights[name] = flight = Flight(name, call_id, self._clock())
+        return flight
+
+    def _count(self, call_id: str | None) -> None:
+        if call_id is not None:
+            self._leading[call_id] += 1
+
+    def _is_lost(self, flight: Flight, lifetime: float) -> bool:
+        return not flight.done.is_set() and self._clock() - flight.began > lifetime
 
 
 FLIGHTS = Flights()

@@ -7,6 +7,7 @@ nothing is tried. What the data mean is not known here.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -70,15 +71,20 @@ def _script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-# KEYS: value, lease. ARGV: token, milliseconds. A server that is full refuses the SET alone. What is no text is no
-# value, and is written over.
+# KEYS: values, then the lease of each. ARGV: token, milliseconds. A server that is full refuses the SETs alone. What is
+# no text is no value, and is written over.
 _LOOK = _script("""
-local found = redis.pcall('GET', KEYS[1])
-if type(found) == 'string' then return found end
-local set = redis.pcall('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2])
-if not set then return 0 end
-if set.ok then return 1 end
-return 2
+local number, turns = #KEYS / 2, {}
+for at = 1, number do
+  local found = redis.pcall('GET', KEYS[at])
+  if type(found) == 'string' then
+    turns[at] = found
+  else
+    local set = redis.pcall('SET', KEYS[number + at], ARGV[1], 'NX', 'PX', ARGV[2])
+    if not set then turns[at] = 0 elseif set.ok then turns[at] = 1 else turns[at] = 2 end
+  end
+end
+return turns
 """)
 
 # KEYS: value, lease. ARGV: data, milliseconds, token. The lease ends even where the value is refused.
@@ -151,9 +157,9 @@ class CacheStore:
         self.reading = Breaker(f"The skip cache at {where}", FAILURES, pause, clock)
         self.writing = Breaker(f"Writing to the skip cache at {where}", FAILURES, pause, clock)
 
-    def deadline(self) -> float:
-        """Until when, on the clock of `time.monotonic`, a look-up that begins now may take."""
-        return time.monotonic() + self._budget
+    def deadline(self, keys: int = 1) -> float:
+        """Until when, on the clock of `time.monotonic`, a look-up of so many keys that begins now may take."""
+        return time.monotonic() + self._budget * math.ceil(keys / MANY)
 
     def fetch(self, entries: Sequence[str], deadline: float | None = None) -> list[bytes | None]:
         """The stored data of each of these entries, None where there is none.
@@ -175,25 +181,25 @@ class CacheStore:
             raise self._astray()
         return found
 
-    def look(self, key: CacheKey, token: str, deadline: float | None = None) -> bytes | Turn:
-        """The stored data of a key; where there is none, the lease for it if nobody has that.
+    def look(self, keys: Sequence[CacheKey], token: str, deadline: float | None = None) -> list[bytes | Turn]:
+        """The stored data of each key; where there is none, the lease for it if nobody has that. All in one step.
 
         Args:
-            key, token: what is looked for, and what the lease is to be held by.
+            keys, token: what is looked for, at most `MANY`, and what their leases are to be held by.
             deadline: as `fetch` has it.
 
         Raises:
-            StoreAway: it is not known.
+            StoreAway: it is not known; leases may have been given.
         """
-        if self.writing.state == OPEN:  # nothing would end the lease
-            (data,) = self.fetch([key.entry], deadline)
-            return Turn.UNLEASED if data is None else data
-        command = _eval(_LOOK, [key.entry, key.lease], token, round(self._lease * 1000))
-        (reply,) = self._read([command], deadline, _LOOK)
-        if isinstance(reply, bytes):
-            return reply
+        entries = [key.entry for key in keys]
+        if self.writing.state == OPEN:  # nothing would end the leases
+            return [Turn.UNLEASED if data is None else data for data in self.fetch(entries, deadline)]
+        names = [*entries, *(key.lease for key in keys)]
+        (reply,) = self._read([_eval(_LOOK, names, token, round(self._lease * 1000))], deadline, _LOOK)
+        if not isinstance(reply, list) or len(reply) != len(keys):
+            raise self._astray()
         try:
-            return Turn(reply)
+            return [one if isinstance(one, bytes) else Turn(one) for one in reply]
         except ValueError:
             raise self._astray() from None
 

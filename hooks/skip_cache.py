@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks import cache_value
+from hooks.cache_batch import BatchSearch
 from hooks.cache_flight import FLIGHTS, Flight, Flights
 from hooks.cache_key import CacheKey, Place, make_key
 from hooks.cache_links import Links
 from hooks.cache_local import LocalLevel
-from hooks.cache_search import Found, Read, Search
+from hooks.cache_places import Found, Places, Read, Wanted
+from hooks.cache_search import Search
 from hooks.cache_settings import CacheSettings, address_of, warn_of_one_server
 from hooks.cache_stats import CacheStats, Counters
 from hooks.cache_store import CacheStore, StoreAway
@@ -83,7 +85,9 @@ class SkipCache(BaseHook):
         self._writer = Writer(self._store, self._counters, settings.cache_compress_above)
         self._flights = flights
         local = LocalLevel(settings.cache_local_bytes)
-        self._search = Search(self._store, self._writer, local, flights, self._counters, settings.cache_lease)
+        places = Places(self._store, self._writer, local, self._counters)
+        self._search = Search(places, self._store, flights, self._counters, settings.cache_lease)
+        self._batches = BatchSearch(places, self._store, flights, self._counters, settings.cache_lease)
         self._misses: weakref.WeakKeyDictionary[PredictContext, _Miss] = weakref.WeakKeyDictionary()
         self._misses_lock = threading.Lock()
 
@@ -107,6 +111,8 @@ class SkipCache(BaseHook):
 
     def on_predict_end(self, ctx: PredictContext) -> None:
         """Let the others search for themselves where this call has computed nothing."""
+        if ctx.batch is not None:
+            self._batches.over(ctx.batch)
         with self._misses_lock:
             miss = self._misses.pop(ctx, None)
         if miss is not None:
@@ -159,11 +165,11 @@ class SkipCache(BaseHook):
         if len(keys) > 1:
             return self._find_several(ctx, keys)
         (key,) = keys
-        read = _reader(key, ctx.questions)
+        wanted = Wanted(key, _reader(key, ctx.questions), ctx.call_id, lambda: self._patience(ctx))
         if ctx.batch is None:
-            found = self._search.one(key, read, ctx.call_id, lambda: self._patience(ctx))
+            found = self._search.one(wanted)
         else:
-            found = self._search.in_batch(ctx.batch, lambda: self._keys_of_batch(ctx, identity), key, read)
+            found = self._batches.one_of(ctx.batch, wanted, lambda: self._keys_of_batch(ctx, identity))
         return self._settle(ctx, keys, found)
 
     def _find_several(self, ctx: PredictContext, keys: Sequence[CacheKey]) -> bool | None:
@@ -187,6 +193,8 @@ class SkipCache(BaseHook):
         with self._misses_lock:
             self._misses[ctx] = _Miss(keys, found.flight, found.token)
         ctx.when_computed(self._computed)
+        if ctx.elapsed_ms is not None:  # it has ended: this hook ran out of its time
+            self.on_predict_end(ctx)
         if not found.asked:
             return None
         self._counters.add(misses=1)

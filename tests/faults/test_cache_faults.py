@@ -98,6 +98,10 @@ class Asking:
         raise AssertionError(f"the cache does not work: {self.cache.stats()}")
 
 
+def listed(*states: str) -> list[dict[str, Any]]:
+    return [{"state": state, "questions": QUESTIONS, "model": "multilingual"} for state in states]
+
+
 @pytest.fixture
 def make_asking(agent: Agent) -> Iterator[Callable[..., Asking]]:
     made: list[Asking] = []
@@ -189,6 +193,44 @@ def test_a_full_server_still_answers_and_keeps_again_when_it_has_room(
         time.sleep(PAUSE_S)
         asking.warm(["new 0"])
         assert client.keys("*lease*") == []
+
+
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_server_that_takes_no_leases_delays_no_list(
+    trouble: str, server: EmbeddedServer, make_asking: Callable[..., Asking]
+) -> None:
+    asking = make_asking(server.url, cache_budget_ms=5000, cache_lease=60.0)
+    asking.warm(["one"])
+    with redis.Redis.from_url(server.url) as client:
+        if trouble == "full":
+            client.config_set("maxmemory", "1mb")
+        else:
+            client.replicaof("127.0.0.1", "1")  # of nobody: it tells what it has
+        lists = [listed("one", *(f"{number} {at}" for at in range(9))) for number in range(4)]
+        expected = [json.dumps(asking.bare.predict_batch(requests)) for requests in lists]
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(asking.router.predict_batch, lists * 4))
+        assert [json.dumps(answer) for answer in answers] == expected * 4
+        assert asking.cache.flush()
+        assert (asking.cache.stats().waits, asking.cache.stats().errors >= 1) == (0, True)
+        assert client.keys("*lease*") == []
+
+
+def test_a_list_asks_a_server_out_of_order_once(server: EmbeddedServer, make_asking: Callable[..., Asking]) -> None:
+    asking = make_asking(server.url, cache_pause=30.0)
+    asking.warm(["one"])
+    errors = asking.cache.stats().errors
+    requests = listed("one", *(f"{number}" for number in range(299)))
+    expected = json.dumps(asking.bare.predict_batch(requests))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        for number in range(3):
+            started = time.perf_counter()
+            assert json.dumps(asking.router.predict_batch(requests)) == expected
+            assert time.perf_counter() - started < WAITED_S
+            assert asking.cache.stats().errors - errors == number + 1
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def test_a_server_that_was_restarted_is_used_again_at_once(
@@ -286,7 +328,7 @@ def test_a_server_that_answers_garbage_is_never_believed(what: str, make_asking:
     try:
         asking = make_asking(impostor.url, cache_lease=0.1)
         times = [asking.ask(f"{number}") for number in range(16)]
-        batch = [{"state": "one", "questions": QUESTIONS, "model": "multilingual"}] * 2
+        batch = listed("one", "two", "one")
         assert json.dumps(asking.router.predict_batch(batch)) == json.dumps(asking.bare.predict_batch(batch))
     finally:
         impostor.close()
@@ -315,17 +357,25 @@ router = Router(models={"multilingual": sys.argv[1]}, device="cpu", hooks=SkipCa
 def hang(ctx):
     print("computing", flush=True)
     time.sleep(600)
-router.predict("held", {"q": {"type": "noul", "instructions": "Is it?"}}, model="multilingual", on_predict_start=hang)
+one = {"questions": {"q": {"type": "noul", "instructions": "Is it?"}}, "model": "multilingual"}
+if sys.argv[2] == "one":
+    router.predict("held 0", **one, on_predict_start=hang)
+router.predict_batch([{"state": f"held {at}", **one} for at in range(3)], on_predict_start=hang)
 """
 
 
+@pytest.mark.parametrize("number", [1, 3])
 def test_a_process_that_dies_while_it_computes_delays_others_no_longer_than_its_lease(
-    server: EmbeddedServer, make_asking: Callable[..., Asking], tmp_path: Path
+    number: int, server: EmbeddedServer, make_asking: Callable[..., Asking], tmp_path: Path
 ) -> None:
     checkpoint = str(write_checkpoint(tmp_path / "one", pass_ms=0))
     environment = {**os.environ, "LAYA_CACHE_URL": server.url, "LAYA_CACHE_LEASE": "2", "LAYA_CACHE_BUDGET_MS": "5000"}
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, checkpoint], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, checkpoint, "one" if number == 1 else "a list"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     cache = make_asking(server.url, cache_lease=2.0, cache_budget_ms=5000).cache
     router = Router(models={"multilingual": checkpoint}, device="cpu", hooks=cache, defer_load=True)
@@ -335,12 +385,13 @@ def test_a_process_that_dies_while_it_computes_delays_others_no_longer_than_its_
         assert holder.stdout.readline() == "computing\n"
         holder.kill()
         started = time.monotonic()
-        router.predict("held", {"q": {"type": "noul", "instructions": "Is it?"}}, model="multilingual")
+        one = {"questions": {"q": {"type": "noul", "instructions": "Is it?"}}, "model": "multilingual"}
+        router.predict_batch([{"state": f"held {at}", **one} for at in range(number)])
         assert time.monotonic() - started < 30
     finally:
         holder.kill()
         holder.communicate()
-    assert (cache.stats().waits, cache.stats().misses) == (1, 1)
+    assert (cache.stats().waits, cache.stats().misses) == (number, number)
 
 
 def test_over_tls(server: EmbeddedServer, make_asking: Callable[..., Asking]) -> None:

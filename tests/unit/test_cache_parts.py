@@ -170,8 +170,35 @@ def test_a_flight_that_is_lost_is_begun_anew(clock: Clock) -> None:
     assert join(flights, "a", "3").flight is second.flight
 
 
+def test_who_claims_a_search_is_joined_unless_somebody_here_has_begun_it() -> None:
+    flights = Flights()
+    mine = flights.claim("a", "1", 10.0)
+    assert join(flights, "a", "2").flight is mine
+    begun = join(flights, "b", "2").flight
+    beside = flights.claim("b", "3", 10.0)
+    assert join(flights, "b", "4").flight is begun
+    flights.land(beside, b"answer")
+    flights.end(beside)
+    assert join(flights, "b", "4").flight is begun
+    assert not begun.done.is_set()
+
+
+def test_a_call_that_claimed_leads_until_the_last_of_its_flights_has_landed() -> None:
+    flights = Flights()
+    join(flights, "b", "2")
+    claims = [flights.claim(name, "1", 10.0) for name in ("a", "b")]
+    for claim in claims:
+        assert flights.leads("1")
+        assert join(flights, "b", "1") == ALONE
+        flights.land(claim, b"answer")
+    assert not flights.leads("1")
+    assert flights.leads(None)  # which cannot be known
+
+
 def test_no_flight_is_left_behind() -> None:
     flights = Flights()
+    for claim in (flights.claim("a", "1", 10.0), flights.claim("a", "2", 10.0)):
+        flights.land(claim, None)
     for text in (b"answer", None):
         seat = join(flights, "a", "1")
         flights.land(seat.flight, text)

@@ -16,21 +16,6 @@ from laya import Agent, BaseHook, PredictContext, Router
 from tests.integration.skip_cache.watched import LEASE_S, STATE, MakeCache, Seen, entries, same
 
 
-def test_requests_of_a_batch_are_looked_up_with_one_command(
-    cache: SkipCache, make_router: Callable[..., Router], client: redis.Redis, questions: Any
-) -> None:
-    router = make_router(cache)
-    requests = [{"state": f"{number}", "questions": questions} for number in range(20)]
-    expected = make_router().predict_batch(requests)
-    router.predict_batch(requests[:10])
-    assert cache.flush()
-    client.config_resetstat()
-    assert same(router.predict_batch(requests), expected)
-    calls = {name.lower(): stats["calls"] for name, stats in client.info("commandstats").items()}
-    assert (calls["cmdstat_mget"], calls.get("cmdstat_get", 0)) == (1, 0)
-    assert (cache.stats().hits, cache.stats().misses) == (10, 20)
-
-
 def test_equal_requests_of_one_batch_do_not_wait_for_each_other(
     cache: SkipCache, make_slow_router: Callable[..., Router], questions: Any
 ) -> None:
