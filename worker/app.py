@@ -90,9 +90,9 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
             raise SystemExit(os.EX_CONFIG if isinstance(error, HookNotFound) else 1) from None
 
     def _serve(self, parent: Worker) -> None:
-        from worker.timely import TimelyServing  # noqa: PLC0415 - as above
+        from worker.serving import Serving  # noqa: PLC0415 - as above
 
-        service = TimelyServing(parent.app.settings)
+        service = Serving(parent.app.settings)
         service.single_out = lambda: single_out(parent.app, parent.app.settings)
         parent.app.service = service
         service.tally.watch({submit_prediction.name, submit_predictions.name})

@@ -47,10 +47,6 @@ class ServerClock:
         """
         return self._wall() - max(0.0, self.ahead or 0.0)
 
-    def local(self, deadline: float | None) -> float | None:
-        """A deadline as this machine's clock will show it when its time is up."""
-        return None if deadline is None else deadline + max(0.0, self.ahead or 0.0)
-
 
 clock: Final = ServerClock()
 """This process's."""

@@ -34,6 +34,7 @@ from producer.handover import arrival
 from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, question_at_fault, route
 from producer.request_checks import check
+from worker.clock import clock
 from worker.control import Orders
 from worker.noted import Noted
 from worker.passcount import PassCount
@@ -222,13 +223,13 @@ def check_deadline(deadline: float | None) -> None:
     Raises:
         DeadlineExceeded: the deadline has passed.
     """
-    if deadline is not None and (late := time.time() - deadline) >= 0:
+    if deadline is not None and (late := clock.now() - deadline) >= 0:
         raise DeadlineExceeded(f"the request reached a worker {late:.1f} s after its time was up", {"late": late})
 
 
 def _by_monotonic(deadline: float | None) -> float | None:
     """A deadline in Unix time as one on the clock that no administrator sets."""
-    return None if deadline is None else time.monotonic() + (deadline - time.time())
+    return None if deadline is None else time.monotonic() + (deadline - clock.now())
 
 
 def translated(error: BaseException, questions: Mapping[str, Any]) -> LayaError:
