@@ -5,10 +5,10 @@ Whoever calls the library says it for the calls of one block; a hook asks for it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+from laya.within import within
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,6 @@ def current() -> Scope:
     return _current.get()
 
 
-@contextmanager
-def asking(scope: Scope) -> Iterator[None]:
+def asking(scope: Scope) -> within[Scope]:
     """Say the facts for the calls of a block."""
-    before = _current.set(scope)
-    try:
-        yield
-    finally:
-        _current.reset(before)
+    return within(_current, scope)

@@ -11,14 +11,14 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 from laya.forwarding import Call, Device, PassReport, Waiting
 from laya.passes import MAX_ROWS, MAX_TOKENS, MAX_WASTE, PassLimits
 from laya.phases import BATCH_WAIT, FORWARD, tell
 from laya.rows import Kind, Row, RowScores
+from laya.within import within
 
 __all__ = ["Batching", "DeadlinePassed", "PassReport", "Pending", "answer_by", "time_left"]
 
@@ -31,14 +31,9 @@ class DeadlinePassed(TimeoutError):
     """The answer was not ready by the deadline of `answer_by`; it was still waiting for a forward pass."""
 
 
-@contextmanager
-def answer_by(deadline: float | None) -> Iterator[None]:
+def answer_by(deadline: float | None) -> within[float | None]:
     """Give calls in this block until `deadline` (`time.monotonic()` seconds; None: no end), then a `DeadlinePassed`."""
-    token = _deadline.set(deadline)
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+    return within(_deadline, deadline)
 
 
 def time_left() -> float | None:

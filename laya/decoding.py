@@ -36,7 +36,7 @@ class Calibration:
     def temperature(self, question: Question, lang: str | None = None) -> float:
         """The temperature that divides this question's logits in a call with this ``lang``."""
         chosen = self.languages.get(primary_subtag(lang), self) if lang and self.languages else self
-        own = chosen.by_bucket.get(bucket(question.qtype, question.k))
+        own = chosen.by_bucket.get(bucket(question.qtype, question.k)) if chosen.by_bucket else None
         return chosen.by_type[question.type_index] if own is None else own
 
 
@@ -126,7 +126,8 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 
 def _answer(question: Question, row: RowScores, temperature: float) -> dict[str, Any]:
-    probabilities = softmax([logit / temperature for logit in row.logits])
+    logits = row.logits if temperature == 1.0 else [logit / temperature for logit in row.logits]
+    probabilities = softmax(logits)
     answer = _FIELDS_OF[question.qtype](question, probabilities)
     answer["answer_confidence"] = _rounded(max(probabilities))
     answer["action"] = {"act_probability": _rounded(row.act_probability)}

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from laya.context import PredictContext
 from laya.invoke import Serial, complete_awaitable, invoke
+from laya.within import within
 
 HOOK_EVENTS: Final = ("on_route", "on_load", "on_evict", "on_predict_start", "on_error", "on_predict_end")
 """Every event, in the order in which one call can meet them."""
@@ -214,14 +215,9 @@ def default_hooks() -> list[Any]:
     return list(_defaults)
 
 
-@contextmanager
-def defaults_already_fired() -> Iterator[None]:
+def defaults_already_fired() -> within[bool]:
     """Mark the Agent call in this block as part of a Router call, so that default hooks do not fire a second time."""
-    token = _router_fired_defaults.set(True)
-    try:
-        yield
-    finally:
-        _router_fired_defaults.reset(token)
+    return within(_router_fired_defaults, True)
 
 
 # --- the hooks of one call ---
@@ -356,11 +352,6 @@ class HookRegistry:
         )
 
 
-@contextmanager
-def nested_calls_fire_defaults() -> Iterator[None]:
+def nested_calls_fire_defaults() -> within[bool]:
     """Inside an Agent call, let calls that its hooks make to other Agents and Routers fire the defaults again."""
-    token = _router_fired_defaults.set(False)
-    try:
-        yield
-    finally:
-        _router_fired_defaults.reset(token)
+    return within(_router_fired_defaults, False)

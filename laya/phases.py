@@ -6,11 +6,11 @@ A recorder is a list that is current for a block in one thread. Where nobody rec
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
+
+from laya.within import within
 
 LOAD: Final = "load"
 """Building the checkpoint, or waiting for the thread that builds it."""
@@ -43,14 +43,9 @@ class Phase:
 _recorders: ContextVar[tuple[list[Phase], ...]] = ContextVar("laya_phases", default=())
 
 
-@contextmanager
-def recording(*into: list[Phase]) -> Iterator[None]:
+def recording(*into: list[Phase]) -> within[tuple[list[Phase], ...]]:
     """Append what is told in this block to each of these lists, beside those that record already."""
-    token = _recorders.set((*_recorders.get(), *into))
-    try:
-        yield
-    finally:
-        _recorders.reset(token)
+    return within(_recorders, (*_recorders.get(), *into))
 
 
 def tell(name: str, started: float, ended: float) -> None:
@@ -61,11 +56,19 @@ def tell(name: str, started: float, ended: float) -> None:
             recorder.append(phase)
 
 
-@contextmanager
-def phase(name: str) -> Iterator[None]:
+class phase:  # noqa: N801 - used as a function is
     """Record the block as a part, also when it fails."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        tell(name, started, time.perf_counter())
+
+    __slots__ = ("_name", "_started")
+
+    def __init__(self, name: str) -> None:
+        """Name the part."""
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Begin it."""
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        tell(self._name, self._started, time.perf_counter())

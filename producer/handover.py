@@ -39,13 +39,12 @@ def arrival() -> Arrival | None:
 
 
 @contextmanager
-def may_be_handed_over(task: Any) -> Iterator[None]:
-    """Let the running message of a task be answered elsewhere, if the block says so by `AnsweredElsewhere`.
+def may_be_handed_over(task: Any, request: Any) -> Iterator[None]:
+    """Let the running message of a task, `request`, be answered elsewhere, if the block says so: `AnsweredElsewhere`.
 
     Raises:
         Ignore: it was published for others; nothing is to be stored here.
     """
-    request = task.request
     if request.is_eager or request.called_directly:
         yield
         return

@@ -126,39 +126,26 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
             )
         return self.app.service
 
-    def tenant(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Whose call the running message is, None for the deployment's own.
+    def tenant(self, request: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Whose call the running message is, a request of Celery's; None for the deployment's own.
 
         Raises:
             InvalidRequest: it names a tenant and is not signed for it.
         """
-        request = self.request
         return verified(request.headers or {}, (self.name, request.id, args, kwargs), self.app.settings)
 
-    def result(self, results: Any) -> Any:
-        """What the task returns: in a worker behind a repr that logs and events may show."""
-        return results if self.request.is_eager else Shown(results)
-
-    def check_schema(self) -> None:
+    def check_schema(self, request: Any) -> None:
         """Refuse a message that this worker would misread.
 
         Raises:
             InvalidRequest: the message has a newer schema than this worker reads.
         """
-        version = (self.request.headers or {}).get(SCHEMA_HEADER, SCHEMA)
+        version = (request.headers or {}).get(SCHEMA_HEADER, SCHEMA)
         if not isinstance(version, int) or version > SCHEMA:
             raise InvalidRequest(
                 f"the message has schema {version!r}, and this worker reads up to {SCHEMA}: update the workers "
                 "before the backends"
             )
-
-    def deadline(self) -> float | None:
-        """The Unix time at which the running message expires, None if it never does."""
-        expires = self.request.expires
-        if expires is None:
-            return None
-        when = datetime.fromisoformat(expires) if isinstance(expires, str) else expires
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 class SubmitPrediction(PredictionTask):
@@ -214,23 +201,36 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     @on.task(base=SubmitPrediction, bind=True, name="laya.submit_prediction", shared=False)  # type: ignore[untyped-decorator]
     def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> Any:
         """Answer questions about a state: `(state, questions, **options)`."""
-        self.check_schema()
-        deadline = self.deadline()
-        tenant = self.tenant(args, kwargs)
-        with may_be_handed_over(self), answering(self.name, self.request), noting(self.request):
-            return self.result(self.service().predict(read_call(args, kwargs), deadline, tenant))
+        request = self.request
+        self.check_schema(request)
+        deadline = deadline_of(request)
+        tenant = self.tenant(request, args, kwargs)
+        with may_be_handed_over(self, request), answering(self.name, request), noting(request):
+            result = self.service().predict(read_call(args, kwargs), deadline, tenant)
+        return result if request.is_eager else Shown(result)
 
     @on.task(base=SubmitPredictions, bind=True, name="laya.submit_predictions", shared=False)  # type: ignore[untyped-decorator]
     def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
-        self.check_schema()
-        deadline = self.deadline()
-        tenant = self.tenant(args, kwargs)
+        request = self.request
+        self.check_schema(request)
+        deadline = deadline_of(request)
+        tenant = self.tenant(request, args, kwargs)
         items = check_batch(read_batch(args, kwargs), self.app.settings.limits)
-        with answering(self.name, self.request), noting(self.request):
-            return self.result(self.service().predict_many(items, deadline, tenant))
+        with answering(self.name, request), noting(request):
+            results = self.service().predict_many(items, deadline, tenant)
+        return results if request.is_eager else Shown(results)
 
     return submit_prediction, submit_predictions
+
+
+def deadline_of(request: Any) -> float | None:
+    """The Unix time at which a message expires, a request of Celery's; None if it never does."""
+    expires = request.expires
+    if expires is None:
+        return None
+    when = datetime.fromisoformat(expires) if isinstance(expires, str) else expires
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def is_eager(on: PredictionApp) -> bool:
