@@ -6,9 +6,7 @@ goes; a worker that dies in between has it delivered again, so it is answered at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,26 +36,37 @@ def arrival() -> Arrival | None:
     return _arrival.get()
 
 
-@contextmanager
-def may_be_handed_over(task: Any, request: Any) -> Iterator[None]:
+class may_be_handed_over:  # noqa: N801 - used as a function is
     """Let the running message of a task, `request`, be answered elsewhere, if the block says so: `AnsweredElsewhere`.
 
     Raises:
         Ignore: it was published for others; nothing is to be stored here.
     """
-    if request.is_eager or request.called_directly:
-        yield
-        return
-    handed = (request.headers or {}).get(HANDED_HEADER, 0)
-    queue = (request.delivery_info or {}).get("routing_key") or ""
-    before = _arrival.set(Arrival(queue, handed if isinstance(handed, int) else 1))
-    try:
-        yield
-    except AnsweredElsewhere as elsewhere:
-        hand_over(task, elsewhere.checkpoint)
-        raise Ignore from None  # the message is acknowledged after this, and so after the other is published
-    finally:
-        _arrival.reset(before)
+
+    __slots__ = ("_before", "_request", "_task")
+
+    def __init__(self, task: Any, request: Any) -> None:
+        """See the class."""
+        self._task, self._request = task, request
+        self._before: Token[Arrival | None] | None = None
+
+    def __enter__(self) -> None:
+        """Say how the message came, unless it came by no queue."""
+        request = self._request
+        if request.is_eager or request.called_directly:
+            return
+        handed = (request.headers or {}).get(HANDED_HEADER, 0)
+        queue = (request.delivery_info or {}).get("routing_key") or ""
+        self._before = _arrival.set(Arrival(queue, handed if isinstance(handed, int) else 1))
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Hand it over, if that is how the block ended."""
+        if self._before is None:
+            return
+        _arrival.reset(self._before)
+        if isinstance(error, AnsweredElsewhere):
+            hand_over(self._task, error.checkpoint)
+            raise Ignore from None  # the message is acknowledged after this, and so after the other is published
 
 
 def hand_over(task: Any, checkpoint: str) -> None:

@@ -7,9 +7,7 @@ the same however it was come by.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -45,9 +43,10 @@ class Served(TypedDict):
 
 @dataclass(slots=True)
 class Notes:
-    """What a worker notes of the task that it answers."""
+    """What a worker notes of the task that it answers; `task_id` is not stored."""
 
     worker: str
+    task_id: str | None = None
     seconds: float = 0.0
     waited: float | None = None
     requests: int = 0
@@ -93,18 +92,27 @@ def sent_at(request: Any) -> float | None:
     return float(sent) if isinstance(sent, int | float) else None
 
 
-@contextmanager
-def noting(request: Any) -> Iterator[None]:
+class noting:  # noqa: N801 - used as a function is
     """Note how the block answers the task of a request of Celery's, and put that into the request."""
-    begun = time.perf_counter()
-    taken = Notes(str(request.hostname or ""), waited=waited(request))
-    token = _notes.set(taken)
-    try:
-        yield
-    finally:
-        _notes.reset(token)
-        taken.seconds = round(time.perf_counter() - begun, 6)
-        setattr(request, FIELD, taken.told())
+
+    __slots__ = ("_begun", "_request", "_taken", "_token")
+
+    def __init__(self, request: Any) -> None:
+        """Note for this request."""
+        self._request = request
+
+    def __enter__(self) -> None:
+        """Begin."""
+        request = self._request
+        self._begun = time.perf_counter()
+        self._taken = Notes(str(request.hostname or ""), request.id, waited=waited(request))
+        self._token: Token[Notes | None] = _notes.set(self._taken)
+
+    def __exit__(self, *_: object) -> None:
+        """Hand the notes over."""
+        _notes.reset(self._token)
+        self._taken.seconds = round(time.perf_counter() - self._begun, 6)
+        setattr(self._request, FIELD, self._taken.told())
 
 
 def served(task_id: str, on: PredictionApp | None = None) -> Served | None:

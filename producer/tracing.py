@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -59,17 +59,16 @@ def publishing(task: str, task_id: str, queue: str, headers: Mapping[str, Any]) 
             raise
 
 
-@contextmanager
-def answering(task: str, request: Any) -> Iterator[None]:
+def answering(task: str, request: Any) -> AbstractContextManager[None]:
     """Span the block as the answering of a task, a child of where it was published; its wait in the queue beside it."""
     api = _api()
-    if api is None:
-        yield
-        return
-    trace, propagate = api
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # nobody records
-        yield
-        return
+    if api is None or isinstance(api[0].get_tracer_provider(), api[0].ProxyTracerProvider):  # nobody records
+        return nullcontext()
+    return _answering(task, request, *api)
+
+
+@contextmanager
+def _answering(task: str, request: Any, trace: Any, propagate: Any) -> Iterator[None]:
     context = propagate.extract(_texts(request.headers or {}))
     tracer, queue = trace.get_tracer(NAME), _queue(request)
     attributes = _messaging("process", task, request.id, queue)

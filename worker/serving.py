@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from celery import current_task
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from hooks import LoadCount
@@ -34,6 +33,7 @@ from producer.handover import arrival
 from producer.jsonform import JsonForm
 from producer.request import BatchItem, PredictionRequest, question_at_fault, route
 from producer.request_checks import check
+from producer.served import notes
 from worker.clock import clock
 from worker.control import Orders
 from worker.noted import Noted
@@ -213,8 +213,8 @@ class Serving:
 
 def _scope(request: PredictionRequest, tenant: str | None) -> Scope:
     """What hooks may know of a request beside its context."""
-    task = current_task
-    return Scope(namespace=tenant, store=request.may_be_cached, task_id=task.request.id if task else None)
+    taken = notes()
+    return Scope(namespace=tenant, store=request.may_be_cached, task_id=taken.task_id if taken else None)
 
 
 def check_deadline(deadline: float | None) -> None:
