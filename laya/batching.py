@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
-from laya.forwarding import Call, Device, PassReport, Waiting
+from laya.forwarding import Device
 from laya.passes import MAX_ROWS, MAX_TOKENS, MAX_WASTE, PassLimits
 from laya.phases import BATCH_WAIT, FORWARD, tell
 from laya.rows import Kind, Row, RowScores
+from laya.waiting import Call, PassReport, Waiting
 from laya.within import within
 
 __all__ = ["Batching", "DeadlinePassed", "PassReport", "Pending", "answer_by", "time_left"]
