@@ -61,7 +61,8 @@ def peer_figures(scratch: Path, python: str, number: int) -> list[Figure]:
 def _ours(server: EmbeddedServer, scratch: Path, checkpoint: Path, states: list[str]) -> float:
     bench = Bench(server, scratch, f"english={checkpoint},multilingual={checkpoint}")
     with bench.worker("-c", "32", LAYA_PRELOAD="english") as process:
-        bench.publish([(bench.submit_prediction, (state, QUESTIONS), {"model": "english"}) for state in states])
+        with bench.filling(process):
+            bench.publish([(bench.submit_prediction, (state, QUESTIONS), {"model": "english"}) for state in states])
         rate, _ = bench.drain(process, len(states))
     bench.close()
     return rate

@@ -33,7 +33,7 @@ def tokens_a_row() -> int:
 
 def rate_of_noops(bench: Bench, process: psutil.Process, number: int) -> tuple[float, float]:
     """No-op tasks a second of a worker, and CPU seconds a task."""
-    with bench.app.producer_or_acquire() as producer, producer.batch():
+    with bench.filling(process), bench.app.producer_or_acquire() as producer, producer.batch():
         for place in range(number):
             bench.app.send_task("benchmarks.noop", (place,), producer=producer, queue="laya")
     return bench.drain(process, number)
@@ -44,13 +44,14 @@ def rate_of_predictions(
 ) -> tuple[float, float]:
     """Requests a second of a worker, and CPU seconds a request."""
     requests = [{"state": STATE, "questions": schema(place), "model": "english"} for place in range(number)]
-    if per_message == 1:
-        bench.publish(
-            [(bench.submit_prediction, (one["state"], one["questions"]), {"model": "english"}) for one in requests]
-        )
-    else:
-        chunks = [requests[start : start + per_message] for start in range(0, number, per_message)]
-        bench.publish([(bench.submit_predictions, (chunk,), {}) for chunk in chunks])
+    with bench.filling(process):
+        if per_message == 1:
+            bench.publish(
+                [(bench.submit_prediction, (one["state"], one["questions"]), {"model": "english"}) for one in requests]
+            )
+        else:
+            chunks = [requests[start : start + per_message] for start in range(0, number, per_message)]
+            bench.publish([(bench.submit_predictions, (chunk,), {}) for chunk in chunks])
     return bench.drain(process, number)
 
 

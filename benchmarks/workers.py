@@ -66,6 +66,15 @@ class Bench:
             process.terminate()
             process.wait(PATIENCE_S)
 
+    @contextmanager
+    def filling(self, process: psutil.Process) -> Iterator[None]:
+        """Stop a worker while the block fills its queues, so that nothing is answered before the clock runs."""
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
+
     def publish(self, calls: list[tuple[Any, tuple[Any, ...], Mapping[str, Any]]]) -> None:
         """Publish calls (task, arguments, options) in one pipeline."""
         with self.app.producer_or_acquire() as producer, producer.batch():
