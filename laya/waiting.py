@@ -1,4 +1,4 @@
-"""What waits for a forward pass: rows, whose they are and since when; and what is told of a pass.
+"""Rows on their way through a forward pass: whose they are, since when they wait, and what a pass reports of them.
 
 The queue that holds them and the threads that empty it are `laya.forwarding`'s.
 """
@@ -43,6 +43,8 @@ class Call:
     """The rows that one caller waits for. Its device's lock guards what changes.
 
     Attributes:
+        scores: of each row, None until they are there.
+        left: rows whose scores are not there.
         over: whether nobody waits for its rows any more: all are there, or it failed or was given up.
         error: what it failed with.
     """
@@ -56,16 +58,15 @@ class Call:
     submitted: float = 0.0  # time.perf_counter(), as are the other two
     started: float = 0.0  # of the first pass with one of its rows
     finished: float = 0.0  # of the last
-    _held: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # held until it is over: what an Event does, at a third of it
+    # Held until it is over. An Event would do, at three times the cost, and every call has one.
+    _held: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Begin it."""
+        """Let those who wait for it wait."""
         self._held.acquire()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is over, at most so long; whether it is."""
+        """Wait until it is over, at most so many seconds (None: without end); whether it is over."""
         if not self._held.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
             return False
         self._held.release()

@@ -78,16 +78,16 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
         Raises:
             SystemExit: a hook cannot be made, or a checkpoint not loaded. The log says which, in one line.
         """
-        from worker.configured_hooks import HookNotFound  # noqa: PLC0415 - other commands of Celery's need none of it
+        from worker.configured_hooks import HookUnavailable  # noqa: PLC0415 - other commands of Celery's need none of it
 
         try:
             self._serve(parent)
-        except (HookNotFound, CheckpointUnavailable) as error:
+        except (HookUnavailable, CheckpointUnavailable) as error:
             # A setting is wrong, not the code: where in the code that was found is for those who ask.
             logger.critical("%s", " ".join(str(error).split()))
             logger.debug("That came from", exc_info=True)
             # A source may be there the next time, a hook will not.
-            raise SystemExit(os.EX_CONFIG if isinstance(error, HookNotFound) else 1) from None
+            raise SystemExit(os.EX_CONFIG if isinstance(error, HookUnavailable) else 1) from None
 
     def _serve(self, parent: Worker) -> None:
         from worker.serving import Serving  # noqa: PLC0415 - as above

@@ -6,28 +6,28 @@ import importlib
 from typing import Any
 
 
-class HookNotFound(LookupError):
-    """LAYA_HOOKS names something that cannot be imported or called."""
+class HookUnavailable(Exception):
+    """LAYA_HOOKS names something that cannot be imported, or that makes no hook."""
 
 
 def make_hook(path: str) -> Any:
     """The hook that a dotted path names: what it names is called without arguments.
 
     Raises:
-        HookNotFound: it cannot be imported, is not callable, or fails when called. A module can raise anything while it
-            is imported, also end its process.
+        HookUnavailable: it cannot be imported, is not callable, or fails when called. A module can raise anything
+            while it is imported, also end its process.
     """
     module, _, name = path.rpartition(".")
     if not module:
-        raise HookNotFound(f"LAYA_HOOKS: {path!r} is no dotted path: write module.Class")
+        raise HookUnavailable(f"LAYA_HOOKS: {path!r} is no dotted path: write module.Class")
     try:
         factory = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:
-        raise HookNotFound(f"LAYA_HOOKS: {path!r} cannot be imported: {_told(error)}") from error
+        raise HookUnavailable(f"LAYA_HOOKS: {path!r} cannot be imported: {_told(error)}") from error
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise HookNotFound(f"LAYA_HOOKS: {path}() failed: {_told(error)}") from error
+        raise HookUnavailable(f"LAYA_HOOKS: {path}() failed: {_told(error)}") from error
 
 
 def _told(error: BaseException) -> str:

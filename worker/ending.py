@@ -1,4 +1,4 @@
-"""How a worker ends that is asked to: in order, at once if it has only begun to start, and now if it is asked twice.
+"""How a worker ends that is asked to: in order, or at once if it is still starting or is asked twice.
 
 The first SIGTERM or Ctrl-C, which are the same here, lets running work finish, which with threads is the only orderly
 way. Celery hears no second one, and its way of cancelling cannot stop a thread either: what a worker works on then goes
@@ -27,7 +27,7 @@ GIVE_BACK_S: Final = 5.0
 
 
 class EndingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has no types
-    """Waits for the first signal, and then listens to the second."""
+    """Hears the first signal, and listens to the second from then on."""
 
     def create(self, parent: Any) -> None:
         """Listen once the worker has begun to end."""
@@ -56,7 +56,7 @@ def begin(worker: Any) -> None:
 
 @contextlib.contextmanager
 def breaking_off(worker: Any) -> Iterator[None]:
-    """A part of a worker's start that the first signal ends, wherever it is.
+    """Let the first signal end this part of a worker's start, wherever it is.
 
     Not for imports: a library in C++ whose import is interrupted may abort the process.
 

@@ -1,4 +1,4 @@
-"""What it looks like when a server refuses a login, and what to do: for a worker that starts, and for the command line.
+"""A login that a server refuses: how it is recognised and what the user is told, at a worker's start and in commands.
 
 A server that is away comes back, and is waited for. One that answers, and does not let us in, says the same tomorrow:
 somebody has to change a setting. No message here holds a password.
@@ -20,6 +20,7 @@ from worker.broker_scripts import UNREACHABLE, channel_of
 logger = logging.getLogger(__name__)
 
 _LONGEST_CHAIN: Final = 8
+"""Errors of a chain that are looked at: a real chain is shorter, and a chain may be a ring."""
 
 
 def refused(error: BaseException | None) -> str | None:
@@ -37,8 +38,8 @@ def advice(setting: str, url: str, said: str) -> str:
     """One line: which setting, which server, what it said and what to write. The URL's password is left out."""
     where = ";".join(map(maybe_sanitize_url, url.split(";")))
     return (
-        f"{setting}: the server at {where} refuses this login: {said}. Write a user and a password that it knows, and "
-        "that may do what docs/security.md lists: redis://USER:PASSWORD@HOST, special characters percent-encoded"
+        f"{setting}: the server at {where} refuses this login: {said}. Set it to redis://USER:PASSWORD@HOST, special "
+        "characters percent-encoded, with a user that the server knows and that has the rights in docs/security.md"
     )
 
 

@@ -5,8 +5,8 @@ killed from outside, and all are innocent. So suspects run beside nothing but su
 one of them again comes back in smaller company, and the last time that it may be begun it runs alone. Only that last
 time convicts. `worker.quarantine` holds workers to it.
 
-The sizes are those of group testing in so many rounds: with `width` messages in a worker that died, and `most` deaths
-that one of them may cause, each round divides by the (most - 1)-th root of `width`.
+The sizes are those of group testing in s stages (C. H. Li, Journal of the American Statistical Association 57, 1962),
+for one killer among `width` messages and s = `most` - 1: each stage divides the group by the s-th root of `width`.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def test_who_is_not_let_in_ends_with_one_line_that_names_the_setting_and_no_pass
             assert worker.exit_code(60) == os.EX_CONFIG
             assert PASSWORD not in worker.text()
             assert "Traceback" not in worker.text()
-        line = r"CRITICAL/MainProcess\] (LAYA_\w+): the server at (\S+) refuses this login: (.+)\. Write a user"
+        line = r"CRITICAL/MainProcess\] (LAYA_\w+): the server at (\S+) refuses this login: (.+)\. Set it to redis://"
         told = {name: re.findall(line, worker.text()) for name, worker in {**workers, "results": results}.items()}
         refused = "invalid username-password pair or user is disabled"
         assert told == {

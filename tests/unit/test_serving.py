@@ -17,7 +17,7 @@ from laya.simulated import SimulatedKind, write_checkpoint
 from producer.checkpoints import parse_checkpoints
 from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, UnknownCheckpoint
 from producer.request import PredictionRequest
-from worker.configured_hooks import HookNotFound, make_hook
+from worker.configured_hooks import HookUnavailable, make_hook
 from worker.pool import PoolRefused, asked_pool, check_pool
 from worker.serving import Serving, check_deadline, translated
 from worker.serving_router import ServingRouter, sources_of
@@ -128,7 +128,7 @@ def test_a_deadline_ahead_is_no_error() -> None:
 
 @pytest.mark.parametrize("path", ["nodots", "no.such.module", "pathlib.NoSuchClass", "json.loads"])
 def test_a_hook_that_cannot_be_made_is_named(path: str) -> None:
-    with pytest.raises(HookNotFound, match=path):
+    with pytest.raises(HookUnavailable, match=path):
         make_hook(path)
 
 
