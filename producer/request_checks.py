@@ -43,22 +43,22 @@ def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
     )
 
 
-def check_size(request: PredictionRequest | Sequence[Any], limit: int) -> None:
-    """Refuse a request, or a list of them as it is published, whose JSON is longer than `limit` bytes in UTF-8.
+def check_size(request: PredictionRequest, limit: int) -> None:
+    """Refuse a request whose JSON is longer than `limit` bytes in UTF-8.
 
     Raises:
         PayloadTooLarge: it is.
         InvalidRequest: it cannot be written as JSON in UTF-8.
     """
-    size_of(request.as_request() if isinstance(request, PredictionRequest) else request, limit)
+    size_of(request.as_request(), limit)
 
 
 def check_batch(requests: Sequence[Any], limits: Limits) -> list[BatchItem]:
     """Each request checked, or the error that it has instead.
 
     Raises:
-        PayloadTooLarge: they are more than one message may hold, or their text is longer than it may be. What the
-            message comes to in bytes is for :func:`check_size` to say, before it is published.
+        PayloadTooLarge: they are more than one message may hold, or their text is longer than it may be. Bytes are
+            not counted here, but by `producer.jsonform.size_of` before the message is published.
     """
     if len(requests) > limits.batch:
         raise PayloadTooLarge(

@@ -30,7 +30,7 @@ from producer.errors import (
     UnknownCheckpoint,
 )
 from producer.handover import may_be_handed_over
-from producer.jsonform import JsonForm
+from producer.jsonform import JsonForm, size_of
 from producer.request import (
     SCHEMA,
     SCHEMA_HEADER,
@@ -134,19 +134,6 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
         """
         return verified(request.headers or {}, (self.name, request.id, args, kwargs), self.app.settings)
 
-    def check_schema(self, request: Any) -> None:
-        """Refuse a message that this worker would misread.
-
-        Raises:
-            InvalidRequest: the message has a newer schema than this worker reads.
-        """
-        version = (request.headers or {}).get(SCHEMA_HEADER, SCHEMA)
-        if not isinstance(version, int) or version > SCHEMA:
-            raise InvalidRequest(
-                f"the message has schema {version!r}, and this worker reads up to {SCHEMA}: update the workers "
-                "before the backends"
-            )
-
 
 class SubmitPrediction(PredictionTask):
     """One request a message."""
@@ -188,7 +175,7 @@ class SubmitPredictions(PredictionTask):
                     requests.append(error.as_entry())
             else:
                 requests.append(item)
-        check_size(requests, settings.max_payload)
+        size_of(requests, settings.max_payload)
         # One message has one queue: that of the checkpoint which answers most of it.
         checkpoint = routes.most_common(1)[0][0] if routes else settings.default_checkpoint
         spread = ", ".join(f"{count} for {name}" for name, count in routes.most_common())
@@ -202,7 +189,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     def submit_prediction(self: SubmitPrediction, *args: Any, **kwargs: Any) -> Any:
         """Answer questions about a state: `(state, questions, **options)`."""
         request = self.request
-        self.check_schema(request)
+        check_schema(request)
         deadline = deadline_of(request)
         tenant = self.tenant(request, args, kwargs)
         with may_be_handed_over(self, request), answering(self.name, request), noting(request):
@@ -213,7 +200,7 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
     def submit_predictions(self: SubmitPredictions, *args: Any, **kwargs: Any) -> Any:
         """Answer a list of requests, in order; one that fails is an error entry at its place."""
         request = self.request
-        self.check_schema(request)
+        check_schema(request)
         deadline = deadline_of(request)
         tenant = self.tenant(request, args, kwargs)
         items = check_batch(read_batch(args, kwargs), self.app.settings.limits)
@@ -222,6 +209,20 @@ def register(on: PredictionApp) -> tuple[SubmitPrediction, SubmitPredictions]:
         return results if request.is_eager else Shown(results)
 
     return submit_prediction, submit_predictions
+
+
+def check_schema(request: Any) -> None:
+    """Refuse a message that this worker would misread, a request of Celery's.
+
+    Raises:
+        InvalidRequest: the message has a newer schema than this worker reads.
+    """
+    version = (request.headers or {}).get(SCHEMA_HEADER, SCHEMA)
+    if not isinstance(version, int) or version > SCHEMA:
+        raise InvalidRequest(
+            f"the message has schema {version!r}, and this worker reads up to {SCHEMA}: update the workers "
+            "before the backends"
+        )
 
 
 def deadline_of(request: Any) -> float | None:

@@ -3,7 +3,7 @@
 A first delivery costs nothing here. One that comes back overdue is marked by the queue's wire, and each time that a
 worker begins it, it is counted first, by the task's id: so the count is there when the worker dies of it. What came
 back without having been begun is not marked, and what only waited was not counted. Who may run beside it is
-`worker.quarantine`'s.
+`worker.suspects`'s.
 """
 
 from __future__ import annotations

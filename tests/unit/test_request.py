@@ -235,7 +235,7 @@ def test_a_batch_is_too_large_as_a_whole() -> None:
     with pytest.raises(PayloadTooLarge):
         check_batch([{"state": "a" * 600, "questions": QUESTIONS}] * 2, Limits(payload=1_000))
     with pytest.raises(PayloadTooLarge):
-        check_size([{"state": "ü" * 300, "questions": QUESTIONS}] * 2, 1_000)
+        size_of([{"state": "ü" * 300, "questions": QUESTIONS}] * 2, 1_000)
 
 
 @pytest.mark.parametrize(
