@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from celery.exceptions import BackendStoreError, Reject
@@ -34,6 +35,15 @@ class ResultNotStored(Reject):  # type: ignore[misc] # celery has no types
     """A result was given up. Its message is not acknowledged: see `worker.settling`."""
 
 
+@dataclass(slots=True, eq=False)
+class _Closing:
+    """The storing of an error for a task that is still worked on."""
+
+    thread: int = field(default_factory=threading.get_ident)
+    over: threading.Event = field(default_factory=threading.Event)
+    stored: bool = False
+
+
 class PatientStore(ResultStore):
     """The result store of a worker."""
 
@@ -45,7 +55,7 @@ class PatientStore(ResultStore):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Make the store as Celery does; nothing is connected yet."""
         super().__init__(*args, **kwargs)
-        self._closed: dict[Any, int] = {}  # keys that have their outcome, and the thread that stored it
+        self._closings: dict[Any, _Closing] = {}
 
     def close_with(self, task_id: str, error: Exception, request: Any) -> None:
         """Store an error for a task that is still worked on; what it comes to itself is not stored then.
@@ -54,12 +64,14 @@ class PatientStore(ResultStore):
             BackendStoreError: the server is away.
         """
         key = self.get_key_for_task(task_id)
-        self._closed[key] = threading.get_ident()
+        closing = self._closings[key] = _Closing()
         try:
             self.mark_as_failure(task_id, error, request=request._context)
-        except BaseException:
-            self._closed.pop(key, None)
-            raise
+            closing.stored = True
+        finally:
+            if not closing.stored:
+                self._closings.pop(key, None)
+            closing.over.set()
 
     def persist(self, key: Any, value: Any, expires: int) -> None:
         """Store a result, however long the server is away.
@@ -79,12 +91,17 @@ class PatientStore(ResultStore):
             self._wait(key, value, expires, error)
 
     def _closed_meanwhile(self, key: Any) -> bool:
-        """Whether another thread has stored the outcome, so that this one's is none; asked once."""
-        mine = threading.get_ident()
-        if self._closed.get(key, mine) == mine:
+        """Whether another thread has stored the outcome, so that this one's is none; asked once.
+
+        One that is about to may fail at it, so this waits for it: a result that is given up for it would be lost.
+        """
+        closing = self._closings.get(key)
+        if closing is None or closing.thread == threading.get_ident():
             return False
-        self._closed.pop(key, None)
-        return True
+        closing.over.wait()
+        if closing.stored:
+            self._closings.pop(key, None)
+        return closing.stored
 
     def _wait(self, key: Any, value: Any, expires: int, error: Exception) -> None:
         since, ending_since = time.monotonic(), None
