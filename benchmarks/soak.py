@@ -20,39 +20,25 @@ import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 import redis
-from kombu.utils.uuid import uuid
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.crew import Crew
 from benchmarks.figures import Figure, arguments, at_most, report, told
+from benchmarks.soak_deployment import CHECKPOINTS, Deployment, until
 from benchmarks.soak_flower import flower_memory
-from benchmarks.soak_ledger import WAITING, Ledger, is_silence
+from benchmarks.soak_ledger import WAITING, Ledger
+from benchmarks.soak_load import Load, Plan
 from benchmarks.soak_memory import memory
-from laya.simulated import write_checkpoint
-from producer.app import PredictionApp
-from producer.errors import LayaError
-from producer.settings import ProducerSettings
-from producer.tasks import register
-from tests.faults.proxy import Proxy
 from worker.announcements import lists_of
-from worker.server import EmbeddedServer
 
-CHECKPOINTS: Final = ("english", "multilingual", "typed-decisions")
-QUESTIONS: Final[dict[str, Any]] = {
-    "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "support": None}},
-    "angry": {"type": "noul", "instructions": "The customer is angry."},
-}
-HANG_S: Final = 6
 START_S: Final = 4.0
 """Seconds that a worker takes to start. A fault is felt so long, and for the visibility timeout besides."""
 
@@ -61,169 +47,6 @@ SETTLE_S: Final = 120.0
 
 SETTLE_AT_MOST_S: Final = 1800.0
 """Seconds for which a backlog is worked off at most: faults can leave one that is as old as the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How long, how fast, and how often what happens; times in seconds, rates a second."""
-
-    seconds: float
-    rate: float = 20.0
-    bulk_rate: float = 2.0
-    fault_every: tuple[float, float] = (6.0, 16.0)
-    poison_every: float = 150.0
-    hang_every: float = 240.0
-    visibility: int = 5
-
-
-class Deployment:
-    """A server behind a proxy, workers that are supervised, and a backend that reaches the server directly."""
-
-    def __init__(self, home: Path, visibility: int) -> None:
-        """Describe it; messages come back after `visibility` seconds."""
-        self.server = EmbeddedServer(directory=home / "data", appendonly=True, options={"appendfsync": "always"})
-        self.server.start()
-        assert self.server.port is not None
-        self.proxy = Proxy(self.server.port)
-        self.proxy.__enter__()
-        listed = ",".join(
-            f"{name}={write_checkpoint(home / name, pass_ms=3.0, row_ms=0.1, load_s=0.2)}" for name in CHECKPOINTS
-        )
-        environment = {
-            "LAYA_BROKER_URL": self.proxy.url,
-            "LAYA_CHECKPOINTS": listed,
-            "LAYA_MAX_LOADED": "2",
-            "LAYA_DWELL": "1",
-            "LAYA_VISIBILITY_TIMEOUT": str(visibility),
-            "LAYA_HANG_SECONDS": str(HANG_S),
-            "LAYA_HOOKS": "benchmarks.soak_hooks.Misbehave",
-            "LAYA_RUN_DIR": str(home / "run"),
-        }
-        self.crew = Crew(home, ("red", "blue"), environment, "-c", "16")
-        self.app = PredictionApp(
-            ProducerSettings(broker_url=self.server.url, checkpoints=listed, visibility_timeout=visibility)
-        )
-        self.one, self.many = register(self.app)
-        self.client = redis.Redis.from_url(self.server.url)
-
-    def __enter__(self) -> Self:
-        """Start the workers, and wait until both take messages."""
-        self.crew.__enter__()
-        until(lambda: all(" ready." in self.crew.log(name) for name in self.crew.names), 60, "the workers' start")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """End everything."""
-        self.proxy.forward()
-        self.proxy.cut()
-        self.crew.__exit__(None, None, None)
-        self.app.close()
-        self.app.backend.client.close()
-        self.client.close()
-        self.proxy.__exit__(None, None, None)
-        self.server.stop()
-
-
-# --- load ---
-
-
-class Load:
-    """Publishes requests of every kind from some threads, and writes down what their callers see."""
-
-    def __init__(self, at: Deployment, ledger: Ledger, plan: Plan, seed: int) -> None:
-        """Describe it; `start` begins."""
-        self._at, self._ledger, self._plan = at, ledger, plan
-        self._over = threading.Event()
-        streams: list[tuple[Callable[[random.Random], None], float]] = [
-            (self._single, plan.rate / 2),
-            (self._single, plan.rate / 2),
-            (self._bulk, plan.bulk_rate),
-            (lambda moments: self._publish("die", "die", moments), 1 / plan.poison_every),
-            (self._hang, 1 / plan.hang_every),
-        ]
-        self._threads = [
-            threading.Thread(target=self._run, args=(*stream, seed + number), daemon=True)
-            for number, stream in enumerate(streams)
-        ]
-
-    def start(self) -> None:
-        """Begin."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Publish no more."""
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, step: Callable[[random.Random], None], rate: float, seed: int) -> None:
-        moments = random.Random(seed)
-        while not self._over.wait(moments.expovariate(rate) if rate > 1 else moments.uniform(0.3, 0.7) / rate):
-            step(moments)
-
-    def _single(self, moments: random.Random) -> None:
-        luck = moments.random()
-        if luck < 0.05:
-            self._publish("nap", f"nap {moments.uniform(0.05, 1.0):.2f}", moments)
-        elif luck < 0.15:
-            self._publish("deadline", f"nap {moments.uniform(0, 1.0):.2f}", moments, expires=moments.uniform(0.3, 3.0))
-        elif luck < 0.18:
-            self._publish("raise", "raise", moments)
-        elif luck < 0.21:
-            self._publish_unchecked()
-        else:
-            self._publish("one", f"ticket {moments.random()}", moments)
-
-    def _hang(self, moments: random.Random) -> None:
-        if moments.random() < 0.5:
-            self._publish("hang", "hang", moments)
-        else:
-            self._publish("hang with a deadline", "hang", moments, expires=2.0)
-
-    def _publish(self, kind: str, state: str, moments: random.Random, **options: Any) -> None:
-        model = moments.choices(CHECKPOINTS, (6, 3, 1))[0]
-        call = partial(self._at.one.apply_async, (state, QUESTIONS), {"model": model}, **options)
-        self._send(kind, call)
-
-    def _bulk(self, moments: random.Random) -> None:
-        count = moments.randrange(4, 33)
-        requests = [
-            {"state": f"ticket {moments.random()}", "questions": QUESTIONS, "model": moments.choice(CHECKPOINTS)}
-            for _ in range(count)
-        ]
-        self._send("many", partial(self._at.many.apply_async, (requests,)), count)
-
-    def _publish_unchecked(self) -> None:
-        """A request that another producer made, and that no backend of ours would have let through."""
-        bad = {"q": {"type": "oracle", "instructions": "?"}}
-        task, queue = self._at.one.name, f"laya.{CHECKPOINTS[0]}"
-        self._send("invalid", partial(self._at.app.send_task, task, ("x", bad), queue=queue))
-
-    def _send(self, kind: str, call: Callable[..., Any], requests: int = 1) -> None:
-        task_id = uuid()
-        self._ledger.submit(task_id, kind, requests)
-        future = self._at.app.backend.watch.expect(task_id)
-        try:
-            call(task_id=task_id)
-        except LayaError as error:
-            future.cancel()
-            self._ledger.refuse(task_id, error)
-            return
-        except Exception as error:  # noqa: BLE001 - send_task is Celery's own, with Celery's own errors
-            future.cancel()
-            self._ledger.refuse(task_id, error)
-            return
-        future.add_done_callback(partial(self._seen, task_id))
-
-    def _seen(self, task_id: str, future: Any) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            self._ledger.settle(task_id, future.result())
-        elif not is_silence(error):
-            self._ledger.settle(task_id, {"status": "FAILURE", "result": error})
 
 
 # --- faults ---
@@ -285,22 +108,6 @@ def disturb(at: Deployment, ledger: Ledger, plan: Plan, seed: int, say: Callable
 
 
 # --- the ledger's end ---
-
-
-def until(condition: Callable[[], Any], seconds: float, what: str) -> bool:
-    """Wait for a condition; whether it came about.
-
-    Raises:
-        TimeoutError: it did not, and nothing can go on without it.
-    """
-    ends = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > ends:
-            if what:
-                raise TimeoutError(f"{what} did not come about within {seconds:.0f} s")
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def read_store(at: Deployment, ledger: Ledger, ids: list[str]) -> None:
