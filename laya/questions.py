@@ -21,9 +21,11 @@ QTYPES: tuple[QTypeName, ...] = ("choice", "score", "noul")
 NOUL_DEFAULTS = {False: "no, the statement does not hold", True: "yes, the statement holds"}
 """What the two options of a noul say where its criteria do not."""
 
-_MARSHAL = 2  # of its versions the one that writes equal values alike: by type and order, and by nobody's references
+_MARSHAL = 2
+"""Format of marshal without references to objects: values are equal bytes if content, types and order are equal."""
 
-_known: LruCache[bytes, tuple["Question", ...]] = LruCache(2**20)  # bytes of content; a backend asks the same all day
+_known: LruCache[bytes, tuple["Question", ...]] = LruCache(2**20)
+"""Questions that were read, by their content, of which it keeps so many bytes: a backend asks the same all day."""
 
 _SHOWN = 80  # characters of a caller's value that an error message repeats
 
@@ -76,7 +78,7 @@ def parse_questions(questions: object) -> tuple[Question, ...]:
     if not isinstance(questions, Mapping):
         raise TypeError(f"questions must be a mapping of question id to definition, not {type(questions).__name__}")
     try:
-        content = marshal.dumps(questions, _MARSHAL)  # type: ignore[arg-type] # what it does not take, it refuses
+        content = marshal.dumps(questions, _MARSHAL)  # type: ignore[arg-type] # it refuses other mappings than dict
     except (TypeError, ValueError):  # made of other things than plain values, or nested too deeply
         content = b""
     parsed = _known.get(content) if content else None
