@@ -56,6 +56,9 @@ REPEATS: Final = 0.6
 EQUAL: Final = 64
 """Requests at once: as many as two workers have threads."""
 
+LISTS: Final = 8
+"""Equal messages at once, of as many requests each."""
+
 
 class Place:
     """Servers and a directory that all parts share."""
@@ -236,9 +239,17 @@ def together(place: Place) -> list[Figure]:
         "BENCH_COMPUTED": str(counter),
         "LAYA_CACHE_BUDGET_MS": f"{PATIENT_MS:g}",
     }
+    requests = [{"state": f"listed {number}", "questions": QUESTIONS} for number in range(LISTS)]
     with workers(place, 2, place.checkpoint("together", pass_ms=100.0), **settings) as bench:
         rate(bench, [0] * EQUAL)
-    return [at_most(f"forwards of {EQUAL} equal requests at once, two workers", counter.stat().st_size, 1, "forwards")]
+        alone = counter.stat().st_size
+        bench.publish([(bench.submit_predictions, (requests,), {})] * LISTS)
+        until(lambda: bench.waiting() == 0, "the queues to run empty", pause=0.02)
+    listed = counter.stat().st_size - alone
+    return [
+        at_most(f"forwards of {EQUAL} equal requests at once, two workers", alone, 1, "forwards"),
+        at_most(f"forwards of {LISTS} equal lists of {LISTS} requests at once, two workers", listed, LISTS, "forwards"),
+    ]
 
 
 def resident(place: Place) -> list[Figure]:

@@ -1,8 +1,8 @@
 """Finding the answers to the requests of a batch: all at once, then by waiting for whoever computes what is missing.
 
-A batch starts all its requests before it computes any. So it takes the leases of all that is missing in one step, and
-once it has one, others may wait for it and it waits for nobody: it computes what others hold, too. Only a batch that
-got none waits. So whoever is waited for never waits, and no two can wait for each other.
+A batch starts all its requests before it computes any. So it takes the leases of what is missing together, and once it
+has one, others may wait for it and it waits for nobody: it computes what others hold, too. Only a batch that got none
+waits. So whoever is waited for never waits, and no two can wait for each other.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class BatchSearch:
         if result is not None:
             return Found(result)
         with self._lock:
-            group = self._groups.setdefault(batch, _Group())
+            group = self._groups.get(batch)
+            if group is None:
+                group = self._groups[batch] = _Group()
         with group.lock:
             try:
                 return self._find(group, wanted, keys)
@@ -106,9 +108,9 @@ class BatchSearch:
             # A guess that is wrong about the first is wrong about the others: they are not kept waiting for it.
             missing = list(guessed.values()) if key.entry in guessed else [key]
             self._fetch(group, list(guessed | {key.entry: key}), missing, wanted)
-        elif key.entry not in group.data and not group.away:
+        elif not group.away and key.entry not in group.data:
             self._fetch(group, [key.entry], [key], wanted)
-        elif key.entry not in group.looked and not group.away:
+        elif not group.away and group.data[key.entry] is None and key.entry not in group.looked:
             self._claim(group, [key], wanted, self._store.deadline())
         if key.entry not in group.data:
             return Found(asked=False)

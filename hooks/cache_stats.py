@@ -17,7 +17,7 @@ class CacheStats:
         misses: calls whose answer was looked for and not there.
         bypassed: calls that the cache left alone: not to be stored, not expressible, answered by another hook, of a
             checkpoint without an identity, or asked while the cache was out of order.
-        waits: calls that waited for another's answer to the same request.
+        waits: calls that waited for another's answer to the same request; those of a list that waited count each.
         local_hits: of the hits, those answered from this process' memory.
         discarded: stored values that were of no use, and dropped.
         stored: answers written to the server.

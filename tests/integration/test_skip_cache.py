@@ -18,6 +18,7 @@ from worker.server import EmbeddedServer
 
 NAMES = ("multilingual", "english")
 TOGETHER = 64
+LISTS = 8
 
 
 class Fleet:
@@ -82,6 +83,17 @@ def test_equal_requests_at_once_over_two_workers_are_one_forward(
     assert fleet.done() - before == Counter({"forward multilingual": 1})
     assert len({json.dumps(answer) for answer in answers}) == 1
     assert all("succeeded" in worker.text() for worker in fleet.workers)
+
+
+def test_equal_lists_at_once_over_two_workers_are_computed_once(
+    fleet: Fleet, backend: Backend, questions: dict[str, Any]
+) -> None:
+    requests = [{"state": f"in a list {at}", "questions": questions, "model": "multilingual"} for at in range(LISTS)]
+    before = fleet.done()
+    waiting = [backend.submit_predictions.delay(requests) for _ in range(LISTS)]
+    answers = [one.get(timeout=60) for one in waiting]
+    assert fleet.done() - before == Counter({"forward multilingual": LISTS})
+    assert len({json.dumps(answer) for answer in answers}) == 1
 
 
 def test_an_answer_is_computed_once_in_the_fleet_and_the_hit_is_the_same_byte_for_byte(
