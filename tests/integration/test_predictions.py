@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ from producer.errors import DeadlineExceeded, InvalidRequest, LayaError, Predict
 from producer.served import served
 from tests.integration.conftest import Backend, WorkerProcess
 from tests.waiting import wait_until
-from worker.consumer import EVENTS_S
 
 # The english checkpoint carries temperatures that are clamped, with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:checkpoint .* temperatures outside:RuntimeWarning")
@@ -228,36 +226,3 @@ def test_events_and_messages_carry_no_text_of_a_state(
     assert succeeded["result"].startswith("team=")
     assert secret not in json.dumps(seen)
     assert secret not in worker.text()
-
-
-def test_the_events_of_tasks_are_all_told_in_a_few_bundles(backend: Backend, questions: dict[str, Any]) -> None:
-    ended: set[str] = set()
-    bundles: list[float] = []
-    listening = threading.Event()
-    ids = {uuid() for _ in range(30)}
-    with backend.app.connection_for_read() as connection:
-        receiver = backend.app.events.Receiver(
-            connection, handlers={"task-succeeded": lambda event: ended.add(event["uuid"])}
-        )
-        receive = receiver._receive
-
-        def counted(body: Any, message: Any) -> None:
-            if isinstance(body, list):
-                bundles.append(time.monotonic())
-            receive(body, message)
-
-        receiver._receive = counted
-        receiver.on_consume_ready = lambda *_, **__: listening.set()
-        capture = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None, wakeup=False))
-        capture.start()
-        assert listening.wait(10)
-        started = time.monotonic()
-        for task_id in ids:
-            backend.predict(TEXTS["english"], questions, task_id=task_id)
-        wait_until(lambda: ids <= ended, what="an event of each task")
-        elapsed = time.monotonic() - started
-        receiver.should_stop = True
-        capture.join(10)
-        assert not capture.is_alive()
-    # A bundle at most each EVENTS_S, and the full ones.
-    assert len(bundles) <= elapsed / EVENTS_S + 3 * len(ids) / 24 + 2
