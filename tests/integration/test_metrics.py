@@ -34,6 +34,7 @@ def worker(make_worker: Callable[..., WorkerProcess]) -> WorkerProcess:
         "4",
         LAYA_METRICS_PORT="0",
         LAYA_HOOKS="queue_hooks.Trouble,queue_hooks.Counting,hooks.SkipCache",
+        LAYA_CACHE_BUDGET_MS="2000",  # the machine is shared, and a look-up that takes long is none
         LAYA_PRELOAD="english",
     ).start()
 
