@@ -76,13 +76,11 @@ class Serving:
         self.router.import_kinds(self.settings.preloaded)
 
     def start(self) -> None:
-        """Prepare, and load the checkpoints of LAYA_PRELOAD.
+        """Load the checkpoints of LAYA_PRELOAD; :meth:`prepare` comes first.
 
         Raises:
-            ImportError: this environment lacks what a worker needs.
             CheckpointUnavailable: a checkpoint cannot be loaded.
         """
-        self.prepare()
         for name in self.settings.preloaded:
             started = time.perf_counter()
             self.router.load(name)
