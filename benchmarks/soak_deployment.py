@@ -68,7 +68,6 @@ class Deployment:
         self.proxy.cut()
         self.crew.__exit__(None, None, None)
         self.app.close()
-        self.app.backend.client.close()
         self.client.close()
         self.proxy.__exit__(None, None, None)
         self.server.stop()

@@ -59,7 +59,6 @@ def memory(home: Path, number: int) -> list[Figure]:
             left = sorted(set(client.keys()) - known)
             channels = len(client.pubsub_channels("celery-task-meta-*"))
         app.close()
-        app.backend.client.close()
     if left:
         print("left on the server:", *left[:20], sep="\n  ")
     return [

@@ -51,7 +51,7 @@ class Side:
         if self._worker is not None:
             self.kill()
         self.app.close()
-        self.app.backend.client.close()
+        self.app.backend.client.connection_pool.disconnect()
         self.client.close()
         self.server.stop()
 

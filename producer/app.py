@@ -78,6 +78,16 @@ class PredictionApp(Celery):  # type: ignore[misc] # celery has no types
         self._settings = settings
         self.conf.update(celery_settings(settings))
 
+    def close(self) -> None:
+        """Forget the app as Celery does, and end what its result store has open: a thread, a subscription, a pool.
+
+        Who still waits for a result gets `BrokerUnavailable`. An app that is used again opens them anew.
+        """
+        store = self._backend
+        if store is not None:
+            store.close()
+        super().close()
+
 
 def celery_settings(settings: ProducerSettings) -> dict[str, Any]:
     """What our settings mean for Celery, on both sides."""

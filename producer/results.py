@@ -40,6 +40,12 @@ class ResultStore(celery_redis.RedisBackend):
         # The one subscription of this process, for all who wait.
         self.watch = ResultWatch(self)
 
+    def close(self) -> None:
+        """End the watch of results and let go of the connections. A later call opens new ones."""
+        self.watch.close()
+        if "client" in self.__dict__:  # Celery makes it when it is first needed
+            self.client.connection_pool.disconnect()
+
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Subscribe to nothing: a published task is no task that somebody waits for."""
 

@@ -14,6 +14,7 @@ import uuid
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from celery import states
@@ -30,6 +31,8 @@ PATIENCE_SECONDS: Final = 15.0
 _IDLE_SECONDS: Final = 30.0
 _BACKOFF_SECONDS: Final = 0.2
 _TICK_SECONDS: Final = 1.0
+# Longer than the thread looks at one thing, a server that is away included.
+_CLOSE_SECONDS: Final = 5.0
 # A connection may die without a word. After this long without one we ask, after twice that we connect anew.
 _SILENCE_SECONDS: Final = 5.0
 _LOST: Final = (RedisError, OSError)
@@ -89,6 +92,23 @@ class ResultWatch:
             elif self._pubsub is not None:
                 self._subscribe(key)  # again, where another waits already: the answer brings the look at the store
         return future
+
+    def close(self) -> None:
+        """End the thread and its subscription. Who still waits gets `BrokerUnavailable`; a later wait starts anew."""
+        if os.getpid() != self._pid:
+            return  # the thread and its connection are the parent's
+        with self._lock:
+            thread, pubsub, self._pubsub = self._thread, self._pubsub, None
+            waiting, self._waiting = self._waiting, {}
+            if pubsub is not None:
+                with suppress(*_LOST):
+                    pubsub.ping()  # the reply wakes the thread, which sees that nobody wants its subscription any more
+        error = BrokerUnavailable("the app was closed while the result was awaited")
+        for one in chain.from_iterable(waiting.values()):
+            with suppress(InvalidStateError):
+                one.future.set_exception(error)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_SECONDS)
 
     def _subscribe(self, key: bytes) -> None:
         """Ask for notices, under the lock. On a dead connection the reading thread will do it again."""

@@ -13,7 +13,7 @@ from celery import Celery
 
 from producer.errors import PayloadTooLarge
 from tests.integration.conftest import Backend
-from tests.integration.wire_app import make_app
+from tests.integration.wire_app import close_app, make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer
@@ -25,8 +25,7 @@ EVENT_BYTES = 2_000
 def app(server: EmbeddedServer) -> Iterator[Celery]:
     made = make_app(server.url)
     yield made
-    made.close()
-    made.backend.client.close()
+    close_app(made)
 
 
 def test_queues_are_added_and_cancelled_under_load_and_across_a_lost_connection(

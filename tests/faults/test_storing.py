@@ -65,7 +65,6 @@ def store() -> Iterator[Store]:
     task, _ = register(app)
     yield Store(server, app, app.backend, task)
     app.close()
-    app.backend.client.close()
 
 
 def test_a_result_that_waited_for_its_store_does_not_follow_the_error_that_was_stored_meanwhile(

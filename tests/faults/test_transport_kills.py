@@ -15,7 +15,7 @@ import pytest
 import redis
 from celery import Celery
 
-from tests.integration.wire_app import make_app
+from tests.integration.wire_app import close_app, make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer
@@ -40,8 +40,7 @@ def app(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cel
     monkeypatch.setenv("WIRE_VISIBILITY", str(VISIBILITY_S))
     made = make_app(server.url)
     yield made
-    made.close()
-    made.backend.client.close()
+    close_app(made)
 
 
 @pytest.fixture

@@ -38,7 +38,6 @@ class Backend:
 
     def close(self) -> None:
         self.app.close()
-        self.app.backend.client.close()
 
 
 class WorkerProcess(CeleryProcess):

@@ -122,6 +122,32 @@ def test_a_process_that_leaves_its_results_unread_exits_quietly(server: Embedded
     client.flushall()
 
 
+def test_closing_an_app_ends_all_it_has_open_and_whoever_waits_hears_of_it(
+    server: EmbeddedServer, client: redis.Redis
+) -> None:
+    backend = Backend(server.url)
+    watched = [key for key in client.pubsub_channels() if b"watch" in key]
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):  # a closed app that is used again opens all anew
+            waiting = pool.submit(backend.predict, "hello", QUESTIONS, 60)
+            channel = backend.results._own
+            wait_until(lambda: backend.results._waiting and channel in client.pubsub_channels(), what="the wait")  # noqa: B023
+            thread = backend.results._thread
+            backend.close()
+            with pytest.raises(BrokerUnavailable, match="closed"):
+                waiting.result(20)
+            assert thread is not None
+            assert not thread.is_alive()
+            assert [key for key in client.pubsub_channels() if b"watch" in key] == watched
+            pool_of_results = backend.app.backend.client.connection_pool
+            assert [one._sock for one in pool_of_results._available_connections if one._sock is not None] == []
+    client.flushall()
+
+
+def test_an_app_that_was_never_used_is_closed_without_a_connection() -> None:
+    Backend(f"redis://127.0.0.1:{free_port()}/0").close()
+
+
 def test_a_timeout_of_get_is_celery_s_own(backend: Backend) -> None:
     with pytest.raises(CeleryTimeout):
         backend.submit_prediction.delay("hello", QUESTIONS).get(timeout=0.1)

@@ -292,7 +292,6 @@ def failure_of(url: str) -> BrokerUnavailable:
             backend.predict("hello", NOUL, timeout=5, model="english")
     finally:
         backend.app.close()
-        backend.app.backend.client.close()
     return failure.value
 
 

