@@ -25,6 +25,10 @@ DRAIN_S = 30.0
 """Seconds that an eviction before a build waits for calls that still use the victim's memory."""
 
 
+OnChange = Callable[[Sequence[str], tuple[str, Any] | None], None]
+"""Takes the names that were evicted, and the name and Agent that were built, if any."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResidentView:
     """A resident checkpoint as the choice of victims sees it.
@@ -104,7 +108,7 @@ class Residency:
         max_loaded: int,
         *,
         evict_first: bool = False,
-        on_change: Callable[[Sequence[str], tuple[str, Any] | None], None],
+        on_change: OnChange,
         estimate: Callable[[str], int] = lambda _: 1,
         measure: Callable[[str, Any], int] = lambda _name, _agent: 1,
         clock: Callable[[], float] = time.monotonic,
