@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, arguments, at_least, at_most, report, told
-from benchmarks.fleet_sim import POLICIES, Outcome, Plan, windows
+from benchmarks.fleet_policies import POLICIES
+from benchmarks.fleet_sim import Outcome, Plan, windows
 from worker.announcements import LIFETIME_S
 from worker.placement import oldest_at_most
 from worker.placement_view import Rules

@@ -1,4 +1,4 @@
-"""What is English, what is another language, what is undecided; and that no state is too odd to be read."""
+"""What is English, what is another language, what is undecided, and which part of a mixed state is told."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from typing import Any
 
 import eldc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks import language
 from laya.language import _LANGUAGE_OF_SCRIPT, EXCERPT_CHARACTERS, detect
 from laya.latin import _word_lists
-from laya.scripts import count_letters, find_other_script, script_of
-from laya.segments import MAX_PARTS, MAX_VALUES, PART_CHARACTERS, read_strings, split_parts
-from laya.tokens import words_of
 
 DEV = Path(__file__).parents[1] / "data" / "language" / "dev.jsonl"
 ROWS = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()]
@@ -264,51 +259,6 @@ def test_a_text_in_one_other_language_has_no_mixed_segment() -> None:
     assert detect("Wo ist mein Paket?\nIch warte seit Montag.")["mixed_segment"] is None
 
 
-# What is read of a state.
-
-
-def test_keys_are_not_read() -> None:
-    english_keys = {"customer message": "Wo ist mein Paket?", "what the customer wants to know": 5}
-    german_keys = {"Nachricht des Kunden": "Where is my parcel, please?"}
-    assert (sorted_as(english_keys), sorted_as(german_keys)) == ("other", "english")
-
-
-def test_the_role_of_a_message_is_not_read() -> None:
-    state = [{"role": "user", "content": "gdzie"}, {"role": "assistant", "content": "tam"}]
-    assert read_strings(state).strings == ["gdzie", "tam"]
-
-
-def test_the_type_of_a_content_part_is_not_read() -> None:
-    state = [{"role": "user", "content": [{"type": "text", "text": "gdzie"}, {"type": "image_url", "url": "x"}]}]
-    assert read_strings(state).strings == ["gdzie", "image_url", "x"]
-
-
-def test_a_field_called_role_that_is_no_message_is_read() -> None:
-    assert read_strings({"role": "Kundenberater", "team": "b"}).strings == ["Kundenberater", "b"]
-
-
-def test_a_state_larger_than_the_limit_is_read_from_both_ends() -> None:
-    strings = read_strings([str(number) for number in range(10 * MAX_VALUES)]).strings
-    assert (strings[0], strings[-1]) == ("0", str(10 * MAX_VALUES - 1))
-    assert len(strings) < 2 * MAX_VALUES
-
-
-def test_the_parts_of_five_megabytes_are_bounded() -> None:
-    text = "".join(f"Line {number} of the log is fine.\n" for number in range(170_000))
-    parts = split_parts(text)
-    assert len(parts) <= 2 * MAX_PARTS
-    assert max(map(len, parts)) <= PART_CHARACTERS
-
-
-@given(st.lists(st.text("ab .!,é", max_size=400).map(lambda line: line + "\n"), unique=True, max_size=9))
-def test_a_text_is_split_without_loss(lines: list[str]) -> None:
-    # A part that comes twice is kept once, so each line gets a number.
-    text = "".join(f"{number} {line}" for number, line in enumerate(lines))
-    parts = split_parts(text)
-    assert all(part in text and len(part) <= PART_CHARACTERS for part in parts)
-    assert set(text.split()) == set(" ".join(parts).split()) or max(map(len, text.split())) > PART_CHARACTERS
-
-
 @pytest.mark.parametrize("size", [200, 5_000_000])
 def test_another_script_anywhere_is_seen(size: int) -> None:
     english = "the order was lost again and again " * (size // 35 + 1)
@@ -318,6 +268,12 @@ def test_another_script_anywhere_is_seen(size: int) -> None:
 
 def test_another_script_among_many_other_characters_is_seen() -> None:
     assert not detect("the naïve café “menu” " * 60_000 + "да")["is_english"]
+
+
+def test_keys_are_not_read() -> None:
+    english_keys = {"customer message": "Wo ist mein Paket?", "what the customer wants to know": 5}
+    german_keys = {"Nachricht des Kunden": "Where is my parcel, please?"}
+    assert (sorted_as(english_keys), sorted_as(german_keys)) == ("other", "english")
 
 
 # Figures of the result.
@@ -336,125 +292,6 @@ def test_the_diacritic_rate_is_the_share_of_latin_letters_with_marks() -> None:
 def test_a_state_without_letters_has_no_script() -> None:
     found = detect({"amount": 5, "note": "12.50 €"})
     assert (found["script"], found["script_profile"], found["language_undecided"]) == (None, {}, True)
-
-
-SCRIPTS = {
-    "latin": "azéəạｚﬁª",
-    "cyrillic": "жЇ",
-    "han": "漢々",
-    "hiragana": "か",
-    "katakana": "カｶー",
-    "hangul": "한",
-    "gothic": "𐌰",
-    "old italic": "𐌀",
-    "canadian syllabics": "ᐃ",
-    None: "5µ!ʼ👍",
-}
-
-
-@pytest.mark.parametrize(("script", "letter"), [(name, one) for name, letters in SCRIPTS.items() for one in letters])
-def test_the_script_of_a_letter(script: str | None, letter: str) -> None:
-    assert script_of(letter) == script
-
-
-def test_letters_are_counted_alike_in_small_and_in_large() -> None:
-    sample = "naïve мир 漢字 "
-    small, large = count_letters(sample), count_letters(sample * 50_000)
-    assert small.by_script == {"latin": 5, "cyrillic": 3, "han": 2}
-    assert {name: round(count / 50_000) for name, count in large.by_script.items()} == small.by_script
-
-
-@pytest.mark.parametrize("text", ["5 µm", "Ω and α", "paypаl", "naïve “café”", "👍", "x² + π"])
-def test_formulas_look_alikes_and_signs_are_no_other_script(text: str) -> None:
-    assert find_other_script(text) is None
-
-
-@pytest.mark.parametrize(("text", "at"), [("a ή b", 2), ("Привет", 0), ("name 王", 5), ("ab α β γδε", 7)])
-def test_a_word_in_another_script_is_found_where_it_stands(text: str, at: int) -> None:
-    assert find_other_script(text) == at
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Ask alice@example.com or see https://example.com/a?b=c now", ["Ask", "or", "see", "now"]),
-        ("in /usr/local/bin and src/main/App.java", ["in", "and"]),
-        ("the <b class='x y'>bold</b> &amp; {name} %(count)s", ["the", "bold"]),
-        ("user_id is getUserById or CVE-2024-12345", ["is", "or"]),
-        ("IPv4-Adresse, 16-minute, l’été don’t", ["Adresse", "minute", "l'été", "don't"]),
-        ("e\u0301te\u0301 ﬁne", ["été", "fine"]),
-    ],
-)
-def test_words_are_found_apart_from_what_is_no_language(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
-
-
-# No state is too odd.
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.characters(codec=None)
-STATES = st.recursive(
-    SCALARS | st.binary(max_size=4) | st.just(object()),
-    lambda inside: (
-        st.lists(inside, max_size=5)
-        | st.tuples(inside, inside)
-        | st.dictionaries(st.text(max_size=9) | st.integers() | st.none(), inside, max_size=5)
-        | st.fixed_dictionaries({"role": inside, "content": inside})
-        | st.builds(lambda value: json.dumps(value, default=str), inside)
-    ),
-    max_leaves=20,
-)
-
-
-@settings(max_examples=400)
-@given(STATES)
-def test_any_state_gives_a_complete_and_plain_result(state: Any) -> None:
-    found = detect(state)
-    assert list(found) == list(type(found)() | detect("x"))
-    json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    assert not (found["is_english"] and found["language_undecided"])
-    assert found["is_english"] == (found["language"] == "en")
-    assert found["mixed_segment"] is None or not (found["is_english"] or found["language_undecided"])
-    assert all(0 <= part <= 1 for part in [found["non_latin_fraction"], found["diacritic_rate"]])
-    assert not found["script_profile"] or abs(sum(found["script_profile"].values()) - 1) < 0.001
-
-
-@settings(max_examples=300)
-@given(st.text(st.sampled_from("aé .\n<>{}[]();=_-@/\\:&#$%'\"0Ж漢👍\ud800\0"), max_size=300))
-def test_any_text_is_read(text: str) -> None:
-    assert detect(text) == detect([text])
-
-
-def nested(depth: int, wrap: Callable[[Any], Any]) -> Any:
-    value: Any = "hello there my friend"
-    for _ in range(depth):
-        value = wrap(value)
-    return value
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        nested(10_000, lambda value: [value]),
-        nested(10_000, lambda value: {"a": value}),
-        "[" * 100_000,
-        "[" * 50_000 + "]" * 50_000,
-    ],
-    ids=["lists", "mappings", "open brackets", "JSON"],
-)
-def test_deep_nesting_is_read_without_recursion(state: Any) -> None:
-    assert detect(state)["mixed_segment"] is None
-
-
-def test_a_state_that_holds_itself_is_read_to_the_limit() -> None:
-    state: dict[str, Any] = {"text": "Where is my order?"}
-    state["again"] = [state, state]
-    assert detect(state)["is_english"]
-
-
-@pytest.mark.parametrize("text", ["hello\0there my\0friend", "hello \ud800 there my friend"])
-def test_nul_and_lone_surrogates_end_no_text(text: str) -> None:
-    assert detect(text)["is_english"]
-    assert detect(text + " wo ist mein Paket und die Rechnung")["language"] == "de"
 
 
 # The detector behind it.

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleet_sim import POLICIES, Placed, Plan, windows
+from benchmarks.fleet_policies import POLICIES, Placed
+from benchmarks.fleet_sim import Plan, windows
 from benchmarks.placement_sim import longest_allowed
 from worker.placement_view import Rules
 
