@@ -115,10 +115,9 @@ class LocalFleet:
     def stop(self) -> None:
         """Ask all to finish at once, wait for each, then stop the server."""
         for member in self.members:
-            if member.end is None:
-                member.process.send_signal(signal.SIGTERM)
+            leash.ask(member.process)
         for member in self.members:
-            leash.stop(member.process, grace=STOP_GRACE)
+            leash.wait(member.process, grace=STOP_GRACE)
         self.server.stop()
         self._logs.cleanup()
 

@@ -45,10 +45,14 @@ def start(
     )
 
 
-def stop(process: subprocess.Popen[bytes], *, grace: float) -> int:
-    """Ask the child to finish (SIGTERM), wait `grace` seconds at most, then kill it. Returns its exit status."""
+def ask(process: subprocess.Popen[bytes]) -> None:
+    """Ask the child to finish (SIGTERM). Once: a worker that is asked twice leaves its work to others."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
+
+
+def wait(process: subprocess.Popen[bytes], *, grace: float) -> int:
+    """Wait `grace` seconds at most for a child that was asked, then kill it. Returns its exit status."""
     try:
         status = process.wait(timeout=grace)
     except subprocess.TimeoutExpired:
