@@ -7,10 +7,12 @@ is shown can be printed. A message that Celery cannot read is refused here, as o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from celery.exceptions import InvalidTaskError
 from celery.utils.saferepr import saferepr
+from celery.utils.time import maybe_iso8601
 from celery.worker.request import Request
 
 from producer.request import SCHEMA_HEADER
@@ -35,7 +37,7 @@ class PredictionMessage(Request):  # type: ignore[misc] # celery has no types
             InvalidTaskError: it is no message that a task can be run from.
         """
         try:
-            super().__init__(message, **options)
+            super().__init__(message, maybe_iso8601=_time_of, **options)
         except InvalidTaskError:
             raise InvalidTaskError("its eta or its expires is no time") from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -43,6 +45,11 @@ class PredictionMessage(Request):  # type: ignore[misc] # celery has no types
         self._check()
         self._describe()
         self._failure: Any = None
+
+    @property
+    def tzlocal(self) -> Any:
+        """The zone of times that name none: the app's, where Celery looks through all its settings each time."""
+        return self._app.timezone
 
     def info(self, safe: bool = True) -> dict[str, Any]:  # noqa: ARG002 - never the arguments themselves
         """What `celery inspect` shows."""
@@ -111,3 +118,12 @@ class PredictionMessage(Request):  # type: ignore[misc] # celery has no types
         self._argsrepr, self._kwargsrepr = arguments, options
         # The tracer describes by what the message says, and otherwise by the arguments themselves.
         self._request_dict |= {"argsrepr": arguments, "kwargsrepr": options, "shadow": self.name}
+
+
+def _time_of(value: Any) -> datetime | None:
+    """The time that a message says, as Python reads it at once, or else as Celery does at a hundred times the cost."""
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        read: datetime | None = maybe_iso8601(value)
+        return read
