@@ -140,7 +140,7 @@ class _Call:
         if self._given_up:
             future.cancel()
         else:
-            self._task.apply_async(self._args, self._options, task_id=self._id, expires=remaining)
+            self._task.publish(self._args, self._options, task_id=self._id, expires=remaining)
         return future
 
     def give_up(self) -> None:

@@ -5,6 +5,7 @@ A worker reads the same and more, in `worker.settings`. What the settings mean f
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
@@ -109,12 +110,12 @@ class ProducerSettings(BaseSettings):
         default_of(self.names, self.default_model)
         return self
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the registered checkpoints, in the order given."""
         return tuple(checkpoint.name for checkpoint in self.checkpoints)
 
-    @property
+    @cached_property
     def limits(self) -> Limits:
         """How large a request may be."""
         return Limits(
@@ -131,7 +132,7 @@ class ProducerSettings(BaseSettings):
         """The secrets of `tenant_key`: the first signs, all verify."""
         return () if self.tenant_key is None else _parts(self.tenant_key)
 
-    @property
+    @cached_property
     def default_checkpoint(self) -> str:
         """The registered name that undecided requests go to."""
         return default_of(self.names, self.default_model)

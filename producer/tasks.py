@@ -87,6 +87,31 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
             QueueFull: as many messages wait for its checkpoint as may; nothing was published.
             BrokerUnavailable: the broker could not be reached within two seconds.
         """
+        if not is_eager(self.app):
+            return self.publish(args, kwargs, **options)
+        submission = self._prepare(args, kwargs, options)
+        options.pop("producer", None)
+        return self.apply(list(submission.args), dict(submission.kwargs), **options)
+
+    def publish(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncResult:
+        """What `apply_async` does where tasks do not run in this process."""
+        submission = self._prepare(args, kwargs, options)
+        task_id = options["task_id"] = options.get("task_id") or uuid()
+        queue = str(options.get("queue") or options.get("routing_key") or "")
+        try:
+            with publishing(self.name, task_id, queue, options["headers"]) as options["headers"]:
+                return super().apply_async(list(submission.args), dict(submission.kwargs), **options)
+        except Exception as error:
+            if not is_broker_error(error):
+                raise
+            raise BrokerUnavailable(f"the request could not be published: {error}") from error
+
+    def _prepare(
+        self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, options: dict[str, Any]
+    ) -> Submission:
+        """The checked call; what goes with it is added to the options."""
         kwargs = dict(kwargs or {})
         tenant = kwargs.pop("tenant", options.pop("tenant", None))
         # In a chain, or as a link, a worker publishes the answer of one task as an argument of the next.
@@ -100,18 +125,7 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
             options["headers"] |= signed(tenant, call, self.app.settings)
         options.setdefault("argsrepr", submission.shown_args)
         options.setdefault("kwargsrepr", submission.shown_kwargs)
-        if is_eager(self.app):
-            options.pop("producer", None)
-            return self.apply(list(submission.args), dict(submission.kwargs), **options)
-        task_id = options["task_id"] = options.get("task_id") or uuid()
-        queue, headers = str(options.get("queue") or options.get("routing_key") or ""), options.pop("headers")
-        try:
-            with publishing(self.name, task_id, queue, headers) as traced:
-                return super().apply_async(list(submission.args), dict(submission.kwargs), headers=traced, **options)
-        except Exception as error:
-            if not is_broker_error(error):
-                raise
-            raise BrokerUnavailable(f"the request could not be published: {error}") from error
+        return submission
 
     def service(self) -> PredictionService:
         """What answers in this process.

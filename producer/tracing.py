@@ -22,15 +22,20 @@ NAME: Final = "laya"
 
 @cache
 def _api() -> Any:
-    """OpenTelemetry's `trace` and `propagate`, or None where the API is not installed."""
+    """OpenTelemetry's `trace`, `propagate` and `context`, or None where the API is not installed."""
     if find_spec("opentelemetry") is None:
         return None
-    return import_module("opentelemetry.trace"), import_module("opentelemetry.propagate")
+    return tuple(import_module(f"opentelemetry.{name}") for name in ("trace", "propagate", "context"))
 
 
-@contextmanager
-def publishing(task: str, task_id: str, queue: str, headers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Span the publishing of a task, and yield its headers with the context in them.
+def _nobody_records(trace: Any) -> bool:
+    return isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def publishing(
+    task: str, task_id: str, queue: str, headers: Mapping[str, Any]
+) -> AbstractContextManager[Mapping[str, Any]]:
+    """Span the publishing of a task; the block gets its headers with the context in them.
 
     Args:
         task, task_id: name and id of the task.
@@ -39,9 +44,17 @@ def publishing(task: str, task_id: str, queue: str, headers: Mapping[str, Any]) 
     """
     api = _api()
     if api is None:
-        yield dict(headers)
-        return
-    trace, propagate = api
+        return nullcontext(headers)
+    trace, propagate, context = api
+    if not context.get_current() and _nobody_records(trace):  # there is nothing to send on either
+        return nullcontext(headers)
+    return _publishing(task, task_id, queue, headers, trace, propagate)
+
+
+@contextmanager
+def _publishing(
+    task: str, task_id: str, queue: str, headers: Mapping[str, Any], trace: Any, propagate: Any
+) -> Iterator[Mapping[str, Any]]:
     with trace.get_tracer(NAME).start_as_current_span(
         f"send {queue}",
         kind=trace.SpanKind.PRODUCER,
@@ -62,9 +75,10 @@ def publishing(task: str, task_id: str, queue: str, headers: Mapping[str, Any]) 
 def answering(task: str, request: Any) -> AbstractContextManager[None]:
     """Span the block as the answering of a task, a child of where it was published; its wait in the queue beside it."""
     api = _api()
-    if api is None or isinstance(api[0].get_tracer_provider(), api[0].ProxyTracerProvider):  # nobody records
+    if api is None or _nobody_records(api[0]):
         return nullcontext()
-    return _answering(task, request, *api)
+    trace, propagate, _ = api
+    return _answering(task, request, trace, propagate)
 
 
 @contextmanager
