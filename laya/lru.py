@@ -34,6 +34,8 @@ class LruCache(Generic[K, V]):
         """Keep a value in place of what the key had, and let go of the oldest until all fit."""
         with self._lock:
             self._weight -= self._entries.pop(key, (None, 0))[1]
+            if weight > self.capacity:  # the others would go before it
+                return
             self._entries[key] = (value, weight)
             self._weight += weight
             while self._weight > self.capacity:

@@ -7,16 +7,26 @@ nothing when it refuses. What a request must hold besides is `producer.request_c
 from __future__ import annotations
 
 import json
+import marshal
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from laya.lru import LruCache
 from laya.questions import shown
 from producer.errors import InvalidRequest, PayloadTooLarge
 from producer.limits import Limits
 
 # kombu turns a mapping with exactly these keys into an object of another type on the other side.
 _RESERVED: Final = {"__type__", "__value__"}
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+_MARSHAL: Final = 2
+"""Format of marshal in which values are equal bytes if, and only if, they are equal in content, types and order."""
+
+_known: Final[LruCache[tuple[bytes, int, int], int]] = LruCache(2**20)
+"""Characters of values that were found plain, by their content and the limits that it kept; so many bytes of them."""
 
 
 class _Unusual(Exception):
@@ -54,6 +64,26 @@ class JsonForm:
         except _Unusual:
             self._characters = seen
         return self._named(value, where, depth)
+
+    def of_repeated(self, value: Any, where: str) -> Any:
+        """What `of` does, for what comes again and again: what was found plain once is not looked through anew."""
+        try:
+            content = marshal.dumps(value, _MARSHAL)
+        except (TypeError, ValueError):  # nothing that is plain
+            return self.of(value, where)
+        known = content, self.limits.depth, self.limits.text
+        characters = _known.get(known)
+        if characters is not None and self._characters + characters <= self.limits.payload:
+            self._characters += characters
+            return marshal.loads(content)  # noqa: S302 - written a few lines above
+        seen = self._characters
+        try:
+            found = self._plain(value, 0)
+        except _Unusual:
+            self._characters = seen
+            return self._named(value, where, 0)
+        _known.put(known, self._characters - seen, len(content))
+        return found
 
     def _plain(self, value: Any, depth: int) -> Any:
         """A copy of what is pure JSON within its limits, as nearly everything is: at a third of what names cost.
@@ -161,7 +191,7 @@ def size_of(value: Any, limit: int) -> int:
         PayloadTooLarge: more than `limit`.
     """
     try:
-        size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+        size = len(_ENCODER.encode(value).encode())
     except UnicodeEncodeError:
         raise InvalidRequest("a text holds half of a surrogate pair, which UTF-8 cannot express") from None
     except ValueError as error:

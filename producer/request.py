@@ -47,6 +47,7 @@ class AskingOptions(PredictionOptions, total=False):
 
 
 OPTIONS: Final = tuple(PredictionOptions.__annotations__)
+_OPTIONS: Final = frozenset(OPTIONS)
 TEXT_OPTIONS: Final = ("model", "task", "lang", "lang_guess")
 
 
@@ -199,22 +200,24 @@ def from_mapping(given: Mapping[str, Any]) -> PredictionRequest:
     Raises:
         InvalidRequest: one of the two is missing, or an option is unknown.
     """
-    missing = [name for name in ("state", "questions") if name not in given]
-    if missing:
-        raise InvalidRequest(f"a request needs a state and questions: {' and '.join(missing)} missing")
-    options = {name: value for name, value in given.items() if name not in ("state", "questions")}
-    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    options = dict(given)
+    try:
+        state, questions = options.pop("state"), options.pop("questions")
+    except KeyError:
+        missing = [name for name in ("state", "questions") if name not in given]
+        raise InvalidRequest(f"a request needs a state and questions: {' and '.join(missing)} missing") from None
+    if not options.keys() <= _OPTIONS:
+        raise _unknown(options)
+    return PredictionRequest(state, questions, {name: value for name, value in options.items() if value is not None})
+
+
+def _unknown(options: Mapping[Any, Any]) -> InvalidRequest:
     if "tenant" in options:
-        raise InvalidRequest(
+        return InvalidRequest(
             "tenant is no option of a request: it is said where a message is published, and signed there",
             {"options": ["tenant"]},
         )
-    if unknown:
-        raise InvalidRequest(
-            f"unknown option {', '.join(unknown)}: the options are {', '.join(OPTIONS)}", {"options": unknown}
-        )
-    return PredictionRequest(
-        given["state"],
-        given["questions"],
-        {name: value for name, value in options.items() if value is not None},
+    unknown = sorted(shown(name) for name in options if name not in _OPTIONS)
+    return InvalidRequest(
+        f"unknown option {', '.join(unknown)}: the options are {', '.join(OPTIONS)}", {"options": unknown}
     )

@@ -38,7 +38,7 @@ def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
     _check_options(request.options)
     return PredictionRequest(
         form.of(request.state, "the state"),
-        form.of(request.questions, "questions"),
+        form.of_repeated(request.questions, "questions"),
         form.of(request.options, "options"),
     )
 

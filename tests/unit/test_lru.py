@@ -30,6 +30,14 @@ def test_an_entry_heavier_than_the_whole_cache_is_not_kept() -> None:
     assert cache.get("a") is None
 
 
+def test_an_entry_heavier_than_the_whole_cache_drives_out_no_other_but_its_own_old_one() -> None:
+    cache: LruCache[str, int] = LruCache(10)
+    cache.put("a", 1, weight=4)
+    cache.put("b", 2, weight=4)
+    cache.put("a", 3, weight=11)
+    assert (cache.get("a"), cache.get("b")) == (None, 2)
+
+
 def test_a_value_put_again_replaces_the_old_one_and_its_weight() -> None:
     cache: LruCache[str, int] = LruCache(10)
     cache.put("a", 1, weight=9)

@@ -180,8 +180,21 @@ def test_the_quick_look_at_a_value_comes_to_what_the_thorough_one_does(value: An
             return error.as_entry()
 
     quick, thorough = JsonForm(limits), JsonForm(limits)
-    assert outcome(lambda: quick.of(value, "it")) == outcome(lambda: thorough._named(value, "it", 0))
+    expected = outcome(lambda: thorough._named(value, "it", 0))
+    assert outcome(lambda: quick.of(value, "it")) == expected
     assert quick._characters == thorough._characters
+    for _ in range(2):  # found, then known
+        again = JsonForm(limits)
+        assert outcome(lambda form=again: form.of_repeated(value, "it")) == expected
+        assert again._characters == thorough._characters
+
+
+def test_what_was_plain_within_one_limit_is_looked_at_anew_for_another() -> None:
+    questions = {"q": {"type": "noul", "instructions": "Is it so, or is it otherwise?"}}
+    assert JsonForm(Limits()).of_repeated(questions, "questions") == questions
+    for limits in (Limits(text=20), Limits(depth=1), Limits(payload=30)):
+        with pytest.raises(LayaError):
+            JsonForm(limits).of_repeated(questions, "questions")
 
 
 def test_a_text_over_the_limit_is_too_large_before_it_is_encoded() -> None:
