@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from laya.context import PredictContext
-from laya.invoke import Serial, complete_awaitable, invoke
+from laya.invoke import Serial, complete_awaitable, invoke, invoke_within
 from laya.within import within
 
 HOOK_EVENTS: Final = ("on_route", "on_load", "on_evict", "on_predict_start", "on_error", "on_predict_end")
@@ -262,7 +262,10 @@ class HookRun:
         if method is None or getattr(method, "__func__", None) is getattr(BaseHook, event):
             return
         try:
-            invoke(method, ctx, name=f"{_name(hook)}.{event}", timeout=self.timeout, serial=self.serial)
+            if self.timeout is None:
+                invoke(method, ctx, None, self.serial)
+            else:
+                invoke_within(self.timeout, method, ctx, self.serial, name=f"{_name(hook)}.{event}")
         except Exception as error:
             own = getattr(hook, "raise_errors", None)
             if self.raises if own is None else own:

@@ -55,21 +55,31 @@ class Serial:
             self._lock.release()
 
 
-def invoke(method: Callable[[Any], Any], ctx: Any, *, name: str, timeout: float | None, serial: Serial | None) -> None:
-    """Call `method(ctx)`, wait for what it returns if that is awaitable, within `timeout` seconds.
+def invoke(method: Callable[[Any], Any], ctx: Any, deadline: float | None, serial: Serial | None) -> None:
+    """Call `method(ctx)` in this thread, and wait for what it returns if that is awaitable.
+
+    Raises:
+        TimeoutError: `deadline` (`time.monotonic()` seconds) passed while it waited.
+    """
+    if serial is None:
+        _finish(method(ctx), deadline)
+        return
+    with serial.held(deadline):
+        _finish(method(ctx), deadline)
+
+
+def invoke_within(timeout: float, method: Callable[[Any], Any], ctx: Any, serial: Serial | None, *, name: str) -> None:
+    """Call `method(ctx)` in a thread of its own, and wait for it for `timeout` seconds.
 
     Raises:
         TimeoutError: the limit passed. A plain method cannot be stopped: its thread runs on, ignored, as a daemon.
     """
-    if timeout is None:
-        _run(method, ctx, None, serial)
-        return
     deadline = time.monotonic() + timeout
     failure: list[BaseException] = []
 
     def timed() -> None:
         try:
-            _run(method, ctx, deadline, serial)
+            invoke(method, ctx, deadline, serial)
         except BaseException as error:  # noqa: BLE001  # handed to the caller's thread below
             failure.append(error)
 
@@ -87,16 +97,8 @@ def invoke(method: Callable[[Any], Any], ctx: Any, *, name: str, timeout: float 
     raise failure[0]
 
 
-def _run(method: Callable[[Any], Any], ctx: Any, deadline: float | None, serial: Serial | None) -> None:
-    if serial is None:
-        _finish(method(ctx), deadline)
-        return
-    with serial.held(deadline):
-        _finish(method(ctx), deadline)
-
-
 def _finish(outcome: Any, deadline: float | None) -> None:
-    if inspect.isawaitable(outcome):
+    if outcome is not None and inspect.isawaitable(outcome):  # most return nothing, which is seen at once
         complete_awaitable(outcome, None, deadline)
 
 
