@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from hooks.cache_flight import Flight, Flights
 from hooks.cache_key import CacheKey
@@ -21,8 +20,6 @@ from hooks.cache_places import Found, Places, Wanted, pauses
 from hooks.cache_stats import Counters
 from hooks.cache_store import MANY, CacheStore, LeftAlone, StoreAway, Turn
 from laya.context import Batch
-
-_NEVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class _Claim:
 
 
 @dataclass(slots=True)
-class _Group:
+class _BatchState:
     """What is known of one batch.
 
     Attributes:
@@ -67,7 +64,7 @@ class BatchSearch:
         """Look in these places; 0 seconds of `lease` means that nobody waits for anybody."""
         self._places, self._store = places, store
         self._flights, self._counters, self._lease = flights, counters, lease
-        self._groups: weakref.WeakKeyDictionary[Batch, _Group] = weakref.WeakKeyDictionary()
+        self._states: weakref.WeakKeyDictionary[Batch, _BatchState] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def one_of(self, batch: Batch, wanted: Wanted, keys: Callable[[], Sequence[CacheKey]]) -> Found:
@@ -76,19 +73,19 @@ class BatchSearch:
         `keys` are a guess, made of what the caller asked: a request that a hook rewrote has another, and is looked for
         by itself.
         """
-        result = self._places.here(wanted.key, wanted.read)
+        result = self._places.from_memory(wanted.key)
         if result is not None:
             return Found(result)
         with self._lock:
-            group = self._groups.get(batch)
-            if group is None:
-                group = self._groups[batch] = _Group()
-        with group.lock:
+            state = self._states.get(batch)
+            if state is None:
+                state = self._states[batch] = _BatchState()
+        with state.lock:
             try:
-                return self._find(group, wanted, keys)
+                return self._find(state, wanted, keys)
             finally:
-                if group.over:  # this hook ran out of its time long ago
-                    self._release(group)
+                if state.over:  # this hook ran out of its time long ago
+                    self._release(state)
 
     def over(self, batch: Batch) -> None:
         """A request of the batch has ended: end the leases that none of its requests has taken.
@@ -96,55 +93,57 @@ class BatchSearch:
         They were asked for by the keys as the caller made them, and hooks rewrote or answered the requests.
         """
         with self._lock:
-            group = self._groups.get(batch)
-        if group is not None and not group.over:
-            group.over = True
-            self._release(group)
+            state = self._states.get(batch)
+        if state is not None and not state.over:
+            state.over = True
+            self._release(state)
 
-    def _find(self, group: _Group, wanted: Wanted, keys: Callable[[], Sequence[CacheKey]]) -> Found:
+    def _find(self, state: _BatchState, wanted: Wanted, keys: Callable[[], Sequence[CacheKey]]) -> Found:
         key = wanted.key
-        if not group.data and not group.away:
-            guessed = {each.entry: each for each in keys()}
+        if not state.data and not state.away:
+            guessed = {
+                each.entry: each for each in keys() if each.entry == key.entry or not self._places.is_in_memory(each)
+            }
             # A guess that is wrong about the first is wrong about the others: they are not kept waiting for it.
             missing = list(guessed.values()) if key.entry in guessed else [key]
-            self._fetch(group, list(guessed | {key.entry: key}), missing, wanted)
-        elif not group.away and key.entry not in group.data:
-            self._fetch(group, [key.entry], [key], wanted)
-        elif not group.away and group.data[key.entry] is None and key.entry not in group.looked:
-            self._claim(group, [key], wanted, self._store.deadline())
-        if key.entry not in group.data:
+            self._ask_for(state, list(guessed | {key.entry: key}), missing, wanted)
+        elif not state.away and key.entry not in state.data:
+            self._ask_for(state, [key.entry], [key], wanted)
+        elif not state.away and state.data[key.entry] is None and key.entry not in state.looked:
+            self._claim(state, [key], wanted, self._store.deadline())
+        if key.entry not in state.data:
             return Found(asked=False)
-        data = group.data[key.entry]
+        data = state.data[key.entry]
         if data is not None:
-            result = self._places.read(key, data, wanted.read)
+            result = self._places.answer(key, data, wanted.questions)
             return Found(result, useless=result is None)
-        claim = group.claims.pop(key.entry, None)
+        claim = state.claims.pop(key.entry, None)
         return Found() if claim is None else Found(flight=claim.flight, token=claim.token)
 
-    def _fetch(self, group: _Group, entries: Sequence[str], keys: Sequence[CacheKey], wanted: Wanted) -> None:
+    def _ask_for(self, state: _BatchState, entries: Sequence[str], keys: Sequence[CacheKey], wanted: Wanted) -> None:
         """Learn what lies under these entries, and ask for the leases of those keys that lie nowhere."""
         deadline = self._store.deadline(len(entries))
         try:
-            group.data.update(zip(entries, self._places.fetch(entries, deadline), strict=True))
+            state.data.update(zip(entries, self._places.stored(entries, deadline), strict=True))
         except StoreAway:
-            group.away = True
+            state.away = True
             return
-        self._claim(group, keys, wanted, deadline)
+        self._claim(state, keys, wanted, deadline)
 
-    def _claim(self, group: _Group, keys: Sequence[CacheKey], wanted: Wanted, deadline: float | None) -> None:
+    def _claim(self, state: _BatchState, keys: Sequence[CacheKey], wanted: Wanted, deadline: float | None) -> None:
         """Take the leases of what lies nowhere; wait while all of it is held by others and there is patience."""
-        missing = [key for key in keys if group.data[key.entry] is None and not self._places.has(key)]
+        missing = [key for key in keys if state.data[key.entry] is None and not self._places.is_in_memory(key)]
         if not missing or not self._lease:
             return
         # In one order, so that of two lists with the same requests one gets the leases of all.
         missing.sort(key=lambda key: key.digest)
-        group.looked.update(key.entry for key in missing)
+        state.looked.update(key.entry for key in missing)
         waits = False
         for pause in pauses():
             # Asked each time: hooks of this call that run beside it may have begun to lead something.
-            may_wait = time.monotonic() < self._until(group, wanted) and not self._leads(wanted)
-            missing = self._look(group, missing, wanted, deadline, may_wait=may_wait)
-            if not missing or not may_wait or group.over or self._leads(wanted):
+            may_wait = time.monotonic() < self._until(state, wanted) and not self._leads(wanted)
+            missing = self._look(state, missing, wanted, deadline, may_wait=may_wait)
+            if not missing or not may_wait or state.over or self._leads(wanted):
                 return
             if not waits:
                 waits, deadline = True, None
@@ -152,7 +151,7 @@ class BatchSearch:
             time.sleep(pause)
 
     def _look(
-        self, group: _Group, missing: Sequence[CacheKey], wanted: Wanted, deadline: float | None, *, may_wait: bool
+        self, state: _BatchState, missing: Sequence[CacheKey], wanted: Wanted, deadline: float | None, *, may_wait: bool
     ) -> list[CacheKey]:
         """Those that others compute. One that `may_wait` asks for no more once it got none of the first ones."""
         held: list[CacheKey] = []
@@ -162,40 +161,39 @@ class BatchSearch:
                 held += some
                 continue
             try:
-                turns = self._store.look(some, group.token, deadline)
+                turns = self._store.look(some, state.token, deadline)
             except StoreAway as away:
                 self._places.count(away)
-                group.away = True
+                state.away = True
                 # The leases may have been given all the same; ending them is no harm if they were not.
                 for key in () if isinstance(away, LeftAlone) else some:
-                    self._lead(group, key, wanted, group.token)
+                    self._lead(state, key, wanted, state.token)
                 return []
             for key, turn in zip(some, turns, strict=True):
                 if isinstance(turn, bytes):
-                    group.data[key.entry] = turn
+                    state.data[key.entry] = turn
                 elif turn is Turn.HELD:
                     held.append(key)
                 else:
-                    self._lead(group, key, wanted, group.token if turn is Turn.LEASED else "")
+                    self._lead(state, key, wanted, state.token if turn is Turn.LEASED else "")
         return held
 
-    def _lead(self, group: _Group, key: CacheKey, wanted: Wanted, token: str) -> None:
+    def _lead(self, state: _BatchState, key: CacheKey, wanted: Wanted, token: str) -> None:
         flight = self._flights.claim(key.entry, wanted.call_id, 2 * self._lease)
-        group.claims[key.entry] = _Claim(key, flight, token)
+        state.claims[key.entry] = _Claim(key, flight, token)
 
     def _leads(self, wanted: Wanted) -> bool:
         return self._flights.leads(wanted.call_id)
 
-    def _until(self, group: _Group, wanted: Wanted) -> float:
-        if group.until is None:
-            patience = wanted.patience()
-            group.until = time.monotonic() + patience if patience > 0 else _NEVER
-        return group.until
+    def _until(self, state: _BatchState, wanted: Wanted) -> float:
+        if state.until is None:
+            state.until = time.monotonic() + wanted.patience()
+        return state.until
 
-    def _release(self, group: _Group) -> None:
-        while group.claims:
+    def _release(self, state: _BatchState) -> None:
+        while state.claims:
             try:
-                _, claim = group.claims.popitem()
+                _, claim = state.claims.popitem()
             except KeyError:  # the last was taken just now
                 return
             self._flights.land(claim.flight, None)

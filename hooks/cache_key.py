@@ -100,7 +100,7 @@ def make_key(
         facts = place.tenant, identity.content, identity.dtype, identity.calibration
         head = _head(*facts, *budgets, identity.language(lang))
         state_form, state_text = cache_json.dumps(state)
-        questions_form, questions_text = cache_json.dumps(questions)
+        questions_form, questions_text = cache_json.dumps_repeated(questions)
     except cache_json.NotJson:
         return None
     digest = _digest(_VERSION, head, state_form.encode(), state_text, questions_form.encode(), questions_text)

@@ -23,9 +23,6 @@ FIRST_POLL: Final = 0.002
 LAST_POLL: Final = 0.02
 """It is asked less and less often, down to this."""
 
-Read = Callable[[bytes], dict[str, Any] | None]
-"""What a text answers to the request at hand, None if nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -33,13 +30,13 @@ class Wanted:
 
     Attributes:
         key: where its answer lies.
-        read: makes a result of what lies there.
+        questions: what the answer must be an answer to.
         call_id: the outermost call that it belongs to; None belongs to none that could be known.
         patience: tells how many seconds it may wait for another that computes the answer; asked at most once.
     """
 
     key: CacheKey
-    read: Read
+    questions: Any
     call_id: str | None
     patience: Callable[[], float]
 
@@ -70,28 +67,27 @@ class Places:
         """Look into this store and this memory; the writer drops what answers nothing."""
         self._store, self._writer, self._local, self._counters = store, writer, local, counters
 
-    def here(self, key: CacheKey, read: Read) -> dict[str, Any] | None:
+    def from_memory(self, key: CacheKey) -> dict[str, Any] | None:
         """The answer, if this process' memory has it."""
-        text = self._local.get(key.entry)
-        result = None if text is None else read(text)
+        result = self._local.get(key.entry)
         if result is not None:
             self._counters.add(local_hits=1)
         return result
 
-    def has(self, key: CacheKey) -> bool:
-        """Whether this process' memory has something there."""
-        return self._local.get(key.entry) is not None
+    def is_in_memory(self, key: CacheKey) -> bool:
+        """Whether this process' memory has the answer."""
+        return self._local.has(key.entry)
 
-    def fetched(self, key: CacheKey, read: Read, deadline: float | None = None) -> Found:
-        """What the server has of one request."""
+    def from_server(self, wanted: Wanted, deadline: float | None = None) -> Found:
+        """The answer to one request, if the server has it."""
         try:
-            (data,) = self.fetch([key.entry], deadline)
+            (data,) = self.stored([wanted.key.entry], deadline)
         except StoreAway:
             return Found(asked=False)
-        result = self.read(key, data, read)
+        result = None if data is None else self.answer(wanted.key, data, wanted.questions)
         return Found(result, useless=data is not None and result is None)
 
-    def fetch(self, entries: Sequence[str], deadline: float | None = None) -> list[bytes | None]:
+    def stored(self, entries: Sequence[str], deadline: float | None = None) -> list[bytes | None]:
         """The data that the server has under each of these names.
 
         Raises:
@@ -103,21 +99,16 @@ class Places:
             self.count(away)
             raise
 
-    def read(self, key: CacheKey, data: bytes | None, read: Read) -> dict[str, Any] | None:
+    def answer(self, key: CacheKey, data: bytes, questions: Any) -> dict[str, Any] | None:
         """What stored data answer; data that answer nothing are dropped."""
-        if data is None:
-            return None
         self._counters.add(bytes_read=len(data))
         try:
-            text = cache_value.unpack(data)
+            result = cache_value.read(cache_value.unpack(data), key.digest, questions)
         except cache_value.Unusable:
-            text = None
-        result = None if text is None else read(text)
-        if text is None or result is None:
             self._counters.add(discarded=1)
             self._writer.put(Job(key, None, drop=True))
             return None
-        self._local.put(key.entry, text)
+        self._local.put(key.entry, result)
         return result
 
     def release(self, key: CacheKey, token: str) -> None:

@@ -20,7 +20,7 @@ from hooks.cache_flight import FLIGHTS, Flight, Flights
 from hooks.cache_key import CacheKey, Place, make_key
 from hooks.cache_links import Links
 from hooks.cache_local import LocalLevel
-from hooks.cache_places import Found, Places, Read, Wanted
+from hooks.cache_places import Found, Places, Wanted
 from hooks.cache_search import Search
 from hooks.cache_settings import CacheSettings, address_of, warn_of_one_server
 from hooks.cache_stats import CacheStats, Counters
@@ -165,7 +165,7 @@ class SkipCache(BaseHook):
         if len(keys) > 1:
             return self._find_several(ctx, keys)
         (key,) = keys
-        wanted = Wanted(key, _reader(key, ctx.questions), ctx.call_id, lambda: self._patience(ctx))
+        wanted = Wanted(key, ctx.questions, ctx.call_id, lambda: self._patience(ctx))
         if ctx.batch is None:
             found = self._search.one(wanted)
         else:
@@ -175,7 +175,7 @@ class SkipCache(BaseHook):
     def _find_several(self, ctx: PredictContext, keys: Sequence[CacheKey]) -> bool | None:
         """An Agent's call with several states: all are known, or all are computed."""
         try:
-            results = self._search.several(keys, [_reader(key, ctx.questions) for key in keys])
+            results = self._search.several(keys, ctx.questions)
         except StoreAway:
             return self._settle(ctx, keys, Found(asked=False))
         known = [result for result in results if result is not None]
@@ -286,13 +286,3 @@ def identity_of(ctx: PredictContext) -> CheckpointIdentity | None:
     if ctx.router is None or any(ctx.router.agent_kwargs.get(name) for name in _AGENT_HOOKS):
         return None
     return ctx.router.identity(str(ctx.model))
-
-
-def _reader(key: CacheKey, questions: Any) -> Read:
-    def read(text: bytes) -> dict[str, Any] | None:
-        try:
-            return cache_value.read(text, key.digest, questions)
-        except cache_value.Unusable:
-            return None
-
-    return read

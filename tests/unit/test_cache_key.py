@@ -178,6 +178,13 @@ def test_two_values_are_one_text_only_if_they_are_the_same(one: Any, other: Any)
 
 @given(VALUES)
 @settings(max_examples=300, deadline=None)
+def test_a_text_that_is_known_is_the_one_that_would_be_made(value: Any) -> None:
+    for _ in range(2):  # made, then known
+        assert cache_json.dumps_repeated(value) == cache_json.dumps(value)
+
+
+@given(VALUES)
+@settings(max_examples=300, deadline=None)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     assert exact(cache_json.loads(*cache_json.dumps(value))) == exact(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import marshal
 import threading
 from typing import Any
 
@@ -210,25 +211,38 @@ def test_no_flight_is_left_behind() -> None:
 
 
 def test_the_first_level_is_bounded_by_bytes_and_keeps_the_newest() -> None:
-    level = LocalLevel(10 * (ENTRY_BYTES + 100))
+    result = {"answers": "x" * 100}
+    level = LocalLevel(10 * (ENTRY_BYTES + len(marshal.dumps(result))))
     for number in range(100):
-        level.put(str(number), b"x" * 100)
-    assert [name for name in map(str, range(100)) if level.get(name)] == [str(number) for number in range(90, 100)]
-    level.put("large", b"x" * 100_000)
+        level.put(str(number), result)
+    assert [name for name in map(str, range(100)) if level.has(name)] == [str(number) for number in range(90, 100)]
+    level.put("large", {"answers": "x" * 100_000})
     assert level.get("large") is None
-    assert level.get("99")
+    assert level.get("99") == result
 
 
-def test_the_first_level_forgets_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_local, "SECONDS", 0.0)
+def test_the_first_level_forgets_after_some_seconds() -> None:
+    now = 0.0
+    level = LocalLevel(10_000, clock=lambda: now)
+    level.put("a", {"answers": {}})
+    now = cache_local.SECONDS - 0.1
+    assert level.get("a") == {"answers": {}}
+    now = cache_local.SECONDS
+    assert (level.get("a"), level.has("a")) == (None, False)
+
+
+def test_what_a_call_does_to_its_result_does_not_reach_the_first_level() -> None:
     level = LocalLevel(10_000)
-    level.put("a", b"x")
-    assert level.get("a") is None
+    level.put("a", result := {"answers": {"q": {"choice": "yes"}}})
+    for one in (result, level.get("a") or {}):
+        one["routing"] = "mine"
+        one["answers"]["q"]["low_confidence"] = True
+    assert level.get("a") == {"answers": {"q": {"choice": "yes"}}}
 
 
 def test_without_bytes_there_is_no_first_level() -> None:
     level = LocalLevel(0)
-    level.put("a", b"x")
+    level.put("a", {"answers": {}})
     assert level.get("a") is None
 
 
