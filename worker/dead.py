@@ -66,8 +66,8 @@ class Letter:
 
     @property
     def checkpoint(self) -> str:
-        """The checkpoint whose queue it came from; the queue's name where it is none of a checkpoint."""
-        return self.queue.removeprefix(f"{QUEUE_PREFIX}.")
+        """The checkpoint whose queue it came from; empty where that is none of a checkpoint, or not known."""
+        return "" if self.queue == QUEUE_PREFIX else self.queue.removeprefix(f"{QUEUE_PREFIX}.")
 
 
 class DeadLetters:
@@ -179,7 +179,7 @@ def poisoned(letter: Letter) -> PoisonedRequest:
     sizes = {"bytes": letter.size, "requests": letter.requests, "questions": letter.questions}
     return PoisonedRequest(
         f"workers began this request {letter.deliveries} times and never finished: it is set aside as a dead letter",
-        {"task_id": letter.id, "deliveries": letter.deliveries, "checkpoint": letter.checkpoint, **sizes},
+        {"task_id": letter.id, "deliveries": letter.deliveries, "checkpoint": letter.checkpoint or None, **sizes},
     )
 
 

@@ -18,7 +18,7 @@ from producer.transport_message import OVERDUE
 from tests.celery_process import ROOT
 from tests.integration.conftest import Backend
 from worker.cli.dead import show_all
-from worker.dead import DeadLetters, Letter, body_of, letter_of
+from worker.dead import DeadLetters, Kind, Letter, body_of, letter_of
 from worker.deliveries import Deliveries
 
 NOUL = {"q": {"type": "noul", "instructions": "It is urgent."}}
@@ -142,6 +142,25 @@ def test_letters_of_other_versions_are_listed_shown_and_sent(dead: DeadLetters, 
         show_all(dead.letters())
     assert "older" in table.getvalue()
     assert all(dead.retry(name) for name in ("newer", "older"))
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_a_list_cuts_no_id_and_no_reason(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "its body cannot be decoded: JSONDecodeError, in a message of another application"
+    kinds: tuple[Kind, ...] = ("poisoned", "unreadable", "unknown task", "malformed")
+    letters = [letter(f"{kind[:3]}-0123456789", kind=kind, reason=reason, size=1_234_567) for kind in kinds]
+    table = StringIO()
+    monkeypatch.setattr("worker.cli.dead.out", Console(file=table, width=width))
+    show_all(letters)
+    lines = table.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line[:12] for line in lines if re.match(r"\w{3}-", line)] == [one.id[:12] for one in letters]
+    assert " ".join(table.getvalue().split()).count(reason) == len(letters)
+    assert len(lines) == {200: 1 + 4, 80: 1 + 4 * 3, 50: 1 + 4 * 3}[width]
+
+
+def test_what_comes_from_no_checkpoint_s_queue_names_none() -> None:
+    assert (letter("1").checkpoint, letter("2", queue="laya").checkpoint) == ("english", "")
 
 
 def test_sizes_are_told_of_whatever_can_be_read() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from laya.questions import parse_questions
 from worker.cli.answers import BAR_WIDTH, answers_table, bar, distribution, fitting, percent, short_answer
 from worker.cli.dead import SHORT, beginnings, meant
 from worker.cli.demo import answer_lines
-from worker.cli.screen import Code, CommandError
+from worker.cli.screen import Code, CommandError, own_name
 from worker.demo import Reply, first_loads
 from worker.presets import PRESETS, TRIAGE
 from worker.tickets import TICKETS
@@ -126,3 +128,15 @@ def test_the_beginning_of_several_ids_is_refused_and_that_of_none_is_kept() -> N
         meant("6fd", ["6fd95947", "6fd00000"])
     assert refused.value.code == Code.USAGE
     assert [meant(name, ["6fd95947"]) for name in ("nobody", "")] == ["nobody", ""]
+
+
+def test_a_command_to_try_is_named_so_that_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = tmp_path / "laya-workers"
+    called.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(called), "up"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert own_name() == str(called)  # as `make up` calls it, in an environment that is not activated
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert own_name() == "laya-workers"
+    monkeypatch.setattr(sys, "argv", ["-m", "up"])
+    assert own_name() == "laya-workers"

@@ -1,4 +1,4 @@
-"""How the processes of `laya-workers up` and `demo` are ended. That nothing is left of them is tested with the commands."""
+"""How the processes of `laya-workers up` and `demo` are ended. That nothing is left of them is tested elsewhere."""
 
 from __future__ import annotations
 

@@ -105,6 +105,14 @@ def test_everything_that_matters_is_shown(width: int) -> None:
         assert words in text, words
 
 
+@pytest.mark.parametrize("width", [50, 60])
+def test_a_narrow_terminal_breaks_no_word_of_what_fits(width: int) -> None:
+    text = "\n".join(printed(BUSY, width, {"english": 3.2}))
+    for words in ("english* 3 min", "loading papers 1.5 s", "does not answer", "gpu0 (loading)", "in memory of"):
+        assert words in text, words
+    assert "answers/s" not in text
+
+
 def test_a_wide_terminal_shows_the_process_and_its_counts() -> None:
     text = "\n".join(printed(BUSY, 120))
     for words in ("4711", "cuda:0", "12,000", "errors"):

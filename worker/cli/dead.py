@@ -15,6 +15,10 @@ from os.path import commonprefix
 from typing import Annotated, Any
 
 import typer
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment, Segments
+from rich.table import Table
 from rich.text import Text
 
 from producer.app import app
@@ -25,6 +29,9 @@ EXAMPLE = "laya-workers dead list"
 
 SHORT = 12
 """Characters of an id that are shown, where they are no other's."""
+
+UNLIMITED = 10_000
+"""Cells: wider than any table."""
 
 commands = typer.Typer(
     name="dead",
@@ -147,20 +154,50 @@ def missing(ids: list[str]) -> CommandError:
 
 
 def show_all(letters: list[Letter]) -> None:
-    """One row a letter."""
-    table = plain_table("id", "kind", "checkpoint", "deliveries", "when", "bytes", "reason")
-    table.columns[0].no_wrap = True
-    for letter, name in zip(letters, beginnings([letter.id for letter in letters]), strict=True):
-        table.add_row(
-            name,
-            Text(letter.kind, style="red" if letter.kind == "poisoned" else "yellow"),
-            Text(letter.checkpoint),
-            str(letter.deliveries or "-"),
-            Text(age(letter)),
-            str(letter.size),
-            Text(letter.reason),
-        )
-    out.print(table)
+    """One row a letter, its reason at the end; on a line of its own where the terminal is too narrow for that."""
+    names = beginnings([letter.id for letter in letters])
+    everything = letters_table(letters, names)
+    if fits(everything):
+        out.print(everything)
+        return
+    table = letters_table(letters, names, without=("reason",))
+    if not fits(table):
+        table = letters_table(letters, names, without=("reason", "deliveries", "bytes"))
+    head, *rows = out.render_lines(table, pad=False)
+    out.print(Segments([*head, Segment.line()]), end="")
+    for letter, row in zip(letters, rows, strict=True):
+        out.print(Segments([*row, Segment.line()]), end="")
+        out.print(Padding(Text(letter.reason, style="dim"), (0, 0, 0, 2)))
+
+
+def fits(table: Table) -> bool:
+    """Whether the terminal is as wide as the table would like to be."""
+    return Measurement.get(out, out.options.update(max_width=UNLIMITED), table).maximum <= out.width
+
+
+def letters_table(letters: list[Letter], names: list[str], without: Sequence[str] = ()) -> Table:
+    """One line a letter, whatever the width: all but the id may be cut."""
+    rows = [
+        {
+            "id": Text(name),
+            "kind": Text(letter.kind, style="red" if letter.kind == "poisoned" else "yellow"),
+            "checkpoint": Text(letter.checkpoint or "-"),
+            "deliveries": Text(str(letter.deliveries or "-")),
+            "when": Text(age(letter)),
+            "bytes": Text(f"{letter.size:,}"),
+            "reason": Text(letter.reason),
+        }
+        for letter, name in zip(letters, names, strict=True)
+    ]
+    shown = [name for name in rows[0] if name not in without]
+    table = plain_table(*shown)
+    for name, column in zip(shown, table.columns, strict=True):
+        column.no_wrap, column.overflow = True, "ellipsis"
+        column.justify = "right" if name in {"deliveries", "bytes"} else "left"
+    table.columns[0].min_width = max(map(len, names))
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
+    return table
 
 
 def moment(letter: Letter) -> str:

@@ -20,7 +20,7 @@ from producer.checkpoints import SMALL, parse_checkpoints
 from producer.settings import ProducerSettings
 from producer.tasks import register as register_tasks
 from worker.cli.answers import confidence_style, fitting, percent
-from worker.cli.screen import Code, CommandError, out, plain_table, say
+from worker.cli.screen import Code, CommandError, out, own_name, plain_table, say
 from worker.demo import SETTINGS, VISIBILITY_SECONDS, Demo, DemoFailed, Reply, WorkerSummary
 from worker.fleet import LocalFleet
 from worker.interrupts import Interrupts, Stopped
@@ -205,7 +205,7 @@ def closing_lines(replies: Sequence[Reply], took: float) -> list[Text]:
         ),
         Text(f"{right} of {len(answered)} teams are those that a person chose; one in six would be by chance."),
         Text("Confidence is the team's probability, time what the worker spent on the ticket.", style="dim"),
-        Text("Next: laya-workers up, then laya-workers submit; docs/quickstart.md", style="dim"),
+        Text(f"Next: {own_name()} up; docs/quickstart.md goes on from there", style="dim"),
     ]
 
 

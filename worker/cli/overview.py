@@ -18,8 +18,8 @@ from worker.cli.screen import duration
 from worker.health import CLOCK_S
 from worker.overview import Overview, QueueView, SilentWorker, WorkerView
 
-WIDE = 100
-"""Cells from which a terminal gets every column."""
+WIDE, NARROW = 100, 70
+"""Cells from which a terminal gets every column, and below which it gets the fewest."""
 
 TREND_SECONDS = 10.0
 """How far back a queue's growth is taken from."""
@@ -82,8 +82,8 @@ def view(seen: Overview, width: int, trend: Mapping[str, float] | None = None) -
     wide = width >= WIDE
     parts: list[RenderableType] = [totals(seen, wide=wide)]
     if seen.workers or seen.silent:
-        parts += [Text(), workers_table(seen, wide=wide)]
-    parts += [Text(), queues_table(seen, trend, wide=wide)]
+        parts += [Text(), workers_table(seen, width)]
+    parts += [Text(), queues_table(seen, trend, width)]
     failures = [fitting(line, width) for line in (*failed_loads(seen), *wrong_clocks(seen))]
     if failures:
         parts += [Text(), *(Text(line, style="yellow") for line in failures)]
@@ -110,46 +110,43 @@ def totals(seen: Overview, *, wide: bool) -> Items:
     return Items(parts, " ·")
 
 
-def workers_table(seen: Overview, *, wide: bool) -> Table:
+def workers_table(seen: Overview, width: int) -> Table:
     """One row a worker."""
     short = short_names([worker.node for worker in seen.workers] + [silent.node for silent in seen.silent])
-    table = _table()
-    table.add_column("worker", no_wrap=True, overflow="ellipsis", max_width=28 if wide else 16)
-    if wide:
-        table.add_column("pid", justify="right", no_wrap=True)
-    table.add_column("up", justify="right", no_wrap=True)
-    if wide:
-        table.add_column("device", no_wrap=True)
-    table.add_column("holds, and since when", ratio=1, overflow="fold")
-    table.add_column("in flight" if wide else "flight", justify="right", no_wrap=True)
-    table.add_column("answers/s", justify="right", no_wrap=True)
-    if wide:
-        table.add_column("answered", justify="right", no_wrap=True)
-        table.add_column("errors", justify="right", no_wrap=True)
+    if width >= WIDE:
+        names = ["worker", "pid", "up", "device", "holds, and since when"]
+        names += ["in flight", "answers/s", "answered", "errors"]
+    elif width >= NARROW:
+        names = ["worker", "up", "holds, and since when", "flight", "answers/s"]
+    else:
+        names = ["worker", "holds, and since when", "flight"]
+    table = _table(names, filling="holds, and since when", longest_name=28 if width >= WIDE else 16)
     for worker in seen.workers:
-        table.add_row(*_worker_row(worker, short[worker.node], wide=wide))
+        _add_row(table, names, _worker_row(worker, short[worker.node]))
     for silent in seen.silent:
-        table.add_row(*_silent_row(silent, short[silent.node], wide=wide))
+        _add_row(table, names, _silent_row(silent, short[silent.node]))
     return table
 
 
-def queues_table(seen: Overview, trend: Mapping[str, float] | None, *, wide: bool) -> Table:
+def queues_table(seen: Overview, trend: Mapping[str, float] | None, width: int) -> Table:
     """One row a checkpoint: those with something waiting stand out."""
     short = short_names([worker.node for worker in seen.workers])
-    table = _table()
-    table.add_column("checkpoint", no_wrap=True, overflow="ellipsis", max_width=28 if wide else 16)
-    table.add_column("waiting", justify="right", no_wrap=True)
-    table.add_column("oldest", justify="right", no_wrap=True)
-    if trend is not None:
-        table.add_column("growth/s", justify="right", no_wrap=True)
-    table.add_column("answers/s", justify="right", no_wrap=True)
-    table.add_column("in memory of", ratio=1, overflow="fold")
+    names = ["checkpoint", "waiting", "oldest", "growth/s", "answers/s", "in memory of"]
+    if trend is None or width < NARROW:
+        names.remove("growth/s")
+    if width < NARROW:
+        names.remove("answers/s")
+    table = _table(names, filling="in memory of", longest_name=28 if width >= WIDE else 16)
     for queue in seen.queues:
-        cells: list[RenderableType] = [Text(queue.checkpoint, style="bold"), _waiting(queue), _oldest(queue)]
-        if trend is not None:
-            cells.append(_growth(trend.get(queue.checkpoint, 0.0)))
-        cells += [_rate(queue.rate), holders(queue, short)]
-        table.add_row(*cells)
+        cells: dict[str, RenderableType] = {
+            "checkpoint": Text(queue.checkpoint, style="bold"),
+            "waiting": _waiting(queue),
+            "oldest": _oldest(queue),
+            "growth/s": _growth((trend or {}).get(queue.checkpoint, 0.0)),
+            "answers/s": _rate(queue.rate),
+            "in memory of": holders(queue, short),
+        }
+        _add_row(table, names, cells)
     return table
 
 
@@ -195,31 +192,45 @@ def figure(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.1f}"
 
 
-def _table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim", expand=True, pad_edge=False)
+def _table(names: Sequence[str], *, filling: str, longest_name: int) -> Table:
+    """Without rows. The first column has names, `filling` takes the room that is left; the others are one line high."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim", expand=True, pad_edge=False)
+    for place, name in enumerate(names):
+        if place == 0:
+            table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=longest_name)
+        elif name == filling:
+            table.add_column(name, ratio=1, overflow="fold")
+        else:
+            table.add_column(name, justify="left" if name == "device" else "right", no_wrap=True)
+    return table
 
 
-def _worker_row(worker: WorkerView, name: str, *, wide: bool) -> list[RenderableType]:
+def _add_row(table: Table, names: Sequence[str], cells: Mapping[str, RenderableType]) -> None:
+    table.add_row(*(cells.get(name, "") for name in names))
+
+
+def _worker_row(worker: WorkerView, name: str) -> dict[str, RenderableType]:
     said = worker.holdings
-    cells: list[RenderableType] = [Text(name, style="bold")]
-    if wide:
-        cells.append(str(said["pid"]))
-    cells.append(duration(said["now"] - said["started"]))
-    if wide:
-        cells.append(Text(said["device"]))
-    cells += [_holds(worker), _count(said["in_flight"]), _rate(worker.rate)]
-    if wide:
-        failed = said["failed"]
-        cells += [_count(sum(said["answered"].values())), Text(f"{failed:,}", style="yellow" if failed else "dim")]
-    return cells
+    failed = said["failed"]
+    return {
+        "worker": Text(name, style="bold"),
+        "pid": str(said["pid"]),
+        "up": duration(said["now"] - said["started"]),
+        "device": Text(said["device"]),
+        "holds, and since when": _holds(worker),
+        "in flight": _count(said["in_flight"]),
+        "flight": _count(said["in_flight"]),
+        "answers/s": _rate(worker.rate),
+        "answered": _count(sum(said["answered"].values())),
+        "errors": Text(f"{failed:,}", style="yellow" if failed else "dim"),
+    }
 
 
-def _silent_row(silent: SilentWorker, name: str, *, wide: bool) -> list[RenderableType]:
+def _silent_row(silent: SilentWorker, name: str) -> dict[str, RenderableType]:
     words = Text("does not answer", style="red")
     if silent.holds:
         words.append(f"; announces {', '.join(silent.holds)}", style="dim")
-    cells: list[RenderableType] = [Text(name, style="bold red")]
-    return [*cells, "", "", "", words] if wide else [*cells, "", words]
+    return {"worker": Text(name, style="bold red"), "holds, and since when": words}
 
 
 def _holds(worker: WorkerView) -> RenderableType:

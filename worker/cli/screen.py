@@ -5,7 +5,10 @@ Standard output carries results, standard error everything said about them, so t
 
 from __future__ import annotations
 
+import shutil
+import sys
 from enum import IntEnum
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +35,15 @@ class CommandError(Exception):
         """Hold the line and the exit code."""
         super().__init__(message)
         self.code = code
+
+
+def own_name() -> str:
+    """How this command line is called from a shell: by its name, or by its path where the shell finds no such name."""
+    called = Path(sys.argv[0])
+    found = shutil.which("laya-workers")
+    if called.name != "laya-workers" or (found is not None and Path(found).samefile(called)):
+        return "laya-workers"
+    return sys.argv[0]
 
 
 def plain_table(*headers: str) -> Table:

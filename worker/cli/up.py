@@ -21,7 +21,7 @@ from producer.app import PredictionApp
 from producer.checkpoints import SMALL, parse_checkpoints
 from producer.settings import ProducerSettings
 from worker.cli.demo import build_small
-from worker.cli.screen import Code, CommandError, err, say
+from worker.cli.screen import Code, CommandError, err, own_name, say
 from worker.fleet import LocalFleet, Member, answering
 from worker.interrupts import Interrupts, Stopped
 from worker.server import EmbeddedServer, free_port
@@ -97,7 +97,7 @@ def announce(server: EmbeddedServer, names: list[str], dashboard: str) -> None:
         "server": server.url,
         "workers": ", ".join(names),
         "Flower": dashboard,
-        "try": f'{prefix}laya-workers submit "My parcel never arrived" --preset triage',
+        "try": f'{prefix}{own_name()} submit "My parcel never arrived" --preset triage',
         "stop": "Ctrl-C",
     }
     err.print()
