@@ -86,6 +86,13 @@ def test_workers_run_on_the_cpu_or_on_a_gpu_and_are_the_same_otherwise() -> None
     assert cpu == gpu
 
 
+def test_a_worker_is_process_1_nowhere() -> None:
+    """Process 1 ignores signals that it does not listen to yet."""
+    assert all(SERVICES[name]["init"] is True for name in ("worker-cpu", "worker-gpu"))
+    (deployment,) = [one for one in KUBERNETES if one["kind"] == "Deployment"]
+    assert deployment["spec"]["template"]["spec"]["shareProcessNamespace"] is True
+
+
 def test_a_worker_has_time_to_finish_before_it_is_killed() -> None:
     seconds = int(SERVICES["worker-cpu"]["stop_grace_period"].removesuffix("s"))
     assert 0 < seconds < WorkerSettings.model_fields["visibility_timeout"].default
