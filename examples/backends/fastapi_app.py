@@ -6,6 +6,8 @@ uvicorn examples.backends.fastapi_app:app
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +24,15 @@ from worker.announcements import read  # needs no torch
 PAGE = Path(__file__).parent / "page"
 WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "10"))
 
-app = FastAPI(title="Typed decisions")
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """End what waiting for results keeps open, when the server stops or reloads."""
+    yield
+    await asyncio.to_thread(queue.close)
+
+
+app = FastAPI(title="Typed decisions", lifespan=lifespan)
 app.mount("/page", StaticFiles(directory=PAGE), name="page")
 
 

@@ -3,11 +3,15 @@
 flask --app examples.backends.flask_app run
 """
 
+import os
+import time
 from typing import Any
 
 from flask import Flask, Response, jsonify, request, url_for
 
-from producer import InvalidRequest, LayaError, PredictionFailed, submit_prediction
+from producer import DeadlineExceeded, InvalidRequest, LayaError, PredictionFailed, submit_prediction
+
+WAIT_SECONDS = float(os.environ.get("WAIT_SECONDS", "60"))
 
 app = Flask(__name__)
 
@@ -25,15 +29,19 @@ def submit() -> tuple[Response, int, dict[str, str]]:
     body = request.get_json(silent=True)
     if not isinstance(body, dict) or not {"state", "questions"} <= body.keys():
         raise InvalidRequest("send a JSON object with state and questions")
-    task = submit_prediction.apply_async((body["state"], body["questions"]), body.get("options"), expires=60)
-    return jsonify(id=task.id), 202, {"Location": url_for("answer", task_id=task.id)}
+    asked = (body["state"], body["questions"])
+    task = submit_prediction.apply_async(asked, body.get("options"), expires=WAIT_SECONDS)
+    place = url_for("answer", task_id=task.id, until=f"{time.time() + WAIT_SECONDS:.3f}")
+    return jsonify(id=task.id), 202, {"Location": place}
 
 
 @app.get("/predictions/<task_id>")
 def answer(task_id: str) -> tuple[Response, int, dict[str, str]]:
-    """Return the answer, its error, or 202 while neither is there."""
+    """Return the answer, its error, or 202 while neither is there and the time is not up."""
     task = submit_prediction.AsyncResult(task_id)
     if not task.ready():
+        if time.time() > request.args.get("until", 0.0, float):  # a request that nobody takes stores no error
+            raise DeadlineExceeded
         return jsonify(id=task_id, state=task.state), 202, {"Retry-After": "1"}
     result: Any = task.result
     if isinstance(result, LayaError):
