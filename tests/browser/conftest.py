@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.integration.conftest import backend, checkpoints, make_worker, questions
 
@@ -17,6 +17,11 @@ __all__ = ["backend", "checkpoints", "make_worker", "questions"]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PICTURES = os.environ.get("SCREENSHOTS")
 """Directory that pictures for the docs are written to: `SCREENSHOTS=docs/pictures pytest tests/browser`."""
+
+PATIENCE_MS = 60_000
+"""For what a page should do, or show: a busy machine is no failure, and what is right is seen at once."""
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")  # not of the session: its driver keeps an event loop running in this thread
@@ -37,7 +42,7 @@ def page(browser: Browser) -> Iterator[Page]:
     complaints: list[str] = []
     opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
     opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(PATIENCE_MS)
     yield opened
     opened.close()
     assert complaints == []

@@ -18,8 +18,8 @@ class Deadly(BaseHook):
     """Does what the state says, in order: `die SIGKILL; …`.
 
     `die SIGNAL`, `exit CODE`, `nap SECONDS`; `sick` dies until it is cured, `wait` waits for that; `hold` waits until a
-    worker has died; `die-answered` dies once its answer is stored and not yet acknowledged, if none has
-    died before.
+    worker has died, `until NAME` until `Deployment.let_go(NAME)`; `die-answered` dies once its answer is stored and not
+    yet acknowledged, if none has died before.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class Deadly(BaseHook):
         elif verb == "sick" and not self._journal.with_suffix(".cured").exists():
             self._die(lambda: os._exit(1))
         elif verb == "wait":
-            while not self._journal.with_suffix(".cured").exists():
-                time.sleep(0.02)
+            _wait_until(self._journal.with_suffix(".cured").exists)
         elif verb == "nap":
             time.sleep(float(what))
         elif verb == "hold":
-            while not self._deaths.stat().st_size:
-                time.sleep(0.02)
+            _wait_until(lambda: self._deaths.stat().st_size)
+        elif verb == "until":
+            _wait_until(self._journal.with_suffix(f".{what}").exists)
 
     def _answered(self, args: Any = (), **_: Any) -> None:
         if "die-answered" in str(args) and not self._deaths.stat().st_size:
@@ -69,3 +69,8 @@ class Deadly(BaseHook):
     def _note(self, line: str) -> None:
         with self._journal.open("a") as journal:
             journal.write(line + "\n")
+
+
+def _wait_until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        time.sleep(0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,16 +46,12 @@ def fill(backend: Backend) -> None:
         ask(backend)
 
 
-def test_a_full_queue_is_refused_at_once_with_its_numbers(
-    make_backend: Callable[..., Backend], client: redis.Redis
-) -> None:
+def test_a_full_queue_is_refused_with_its_numbers(make_backend: Callable[..., Backend], client: redis.Redis) -> None:
     backend = make_backend()
     fill(backend)
     for _ in range(3):
-        started = time.monotonic()
         with pytest.raises(QueueFull) as refusal:
             ask(backend)
-        assert time.monotonic() - started < 1
         assert (refusal.value.checkpoint, refusal.value.waiting, refusal.value.limit) == ("english", LIMIT, LIMIT)
         assert refusal.value.retry_after > 0
         assert "LAYA_MAX_QUEUE" in str(refusal.value)

@@ -175,7 +175,7 @@ def test_refused_acknowledgements_are_sent_later(
             loop.until(lambda: "refused acknowledgements" in caplog.text)
         client.delete("unacked")
         client.hset("unacked", mapping=record)
-        loop.until(lambda: records(client) == (0, 0), seconds=3)
+        loop.until(lambda: records(client) == (0, 0))
 
 
 @pytest.mark.parametrize("transport", [OURS, STOCK])
@@ -243,7 +243,7 @@ def test_a_crashed_consumer_s_messages_come_back_after_the_visibility_timeout(
     crashed.crash()
     assert records(client) == (5, 5)
     with Loop(server.url, "jobs", visibility_timeout=1, unacked_restore_interval=0.2) as loop:
-        assert loop.got(5, seconds=4) == list(range(5))
+        assert loop.got(5) == list(range(5))
         assert time.monotonic() - taken >= 1
         assert all(message.headers["redelivered"] for message in loop.held)
         assert all(message.delivery_info["redelivered"] for message in loop.held)
@@ -293,7 +293,7 @@ def test_a_message_restored_while_it_is_worked_on_ends_when_both_workers_have_fi
         Loop(server.url, "jobs", visibility_timeout=1, unacked_restore_interval=0.1) as other,
     ):
         slow.got(1)
-        other.got(1, seconds=4)
+        other.got(1)
         slow.held[0].ack()
         slow.until(lambda: records(client) == (0, 0))
         other.held[0].ack()
@@ -310,7 +310,7 @@ def test_records_are_kombu_s_own(crasher: str, sweeper: str, server: EmbeddedSer
     crashed.got(3)
     crashed.crash()
     with Loop(server.url, "jobs", transport=sweeper, **options) as loop:
-        assert sorted(loop.got(3, seconds=5)) == [0, 1, 2]
+        assert sorted(loop.got(3)) == [0, 1, 2]
         assert all(message.headers["redelivered"] for message in loop.held)
         for message in loop.held:
             message.ack()

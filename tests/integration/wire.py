@@ -86,7 +86,7 @@ class Loop:
         under_way: str | None = self.channel.taker.in_flight
         return under_way
 
-    def until(self, condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
         """Turn until the condition is true, and return what it said."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
@@ -94,9 +94,9 @@ class Loop:
             self.turn()
         return value
 
-    def got(self, count: int, seconds: float = 10.0) -> list[Any]:
+    def got(self, count: int) -> list[Any]:
         """Turn until that many messages have come, and return their bodies."""
-        self.until(lambda: len(self.held) >= count, seconds)
+        self.until(lambda: len(self.held) >= count)
         return self.bodies
 
     def idle(self) -> Loop:

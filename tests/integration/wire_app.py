@@ -37,6 +37,7 @@ def make_app(url: str, kind: str = "ours", **changes: Any) -> Celery:
     app.conf.update(changes)
     app.steps["consumer"].add(RoomStep)
     register(app)
+    register_notes(app)
     register_deaths(app)
     return app
 
@@ -58,15 +59,6 @@ def register(app: Celery) -> None:
         time.sleep(seconds)
         return value
 
-    @app.task(name="note", shared=False, bind=True)
-    def note(self: Any, seconds: float = 0.0) -> str:
-        """Leave a line for each run in the list `runs`, with the number of messages that the worker holds."""
-        from celery.worker import state
-
-        self.backend.client.rpush("runs", f"{self.request.id} {os.getpid()} {len(state.reserved_requests)}")
-        time.sleep(seconds)
-        return str(self.request.id)
-
     @app.task(name="add", shared=False)
     def add(left: int, right: int) -> int:
         return left + right
@@ -84,6 +76,28 @@ def register(app: Celery) -> None:
         if not self.request.retries:
             raise self.retry()
         return int(self.request.retries)
+
+
+def register_notes(app: Celery) -> None:
+    def leave_a_line(task: Any) -> None:
+        from celery.worker import state
+
+        task.backend.client.rpush("runs", f"{task.request.id} {os.getpid()} {len(state.reserved_requests)}")
+
+    @app.task(name="note", shared=False, bind=True)
+    def note(self: Any, seconds: float = 0.0) -> str:
+        """Leave a line for each run in the list `runs`, with the number of messages that the worker holds."""
+        leave_a_line(self)
+        time.sleep(seconds)
+        return str(self.request.id)
+
+    @app.task(name="hold", shared=False, bind=True)
+    def hold(self: Any, key: str) -> str:
+        """Leave a line as `note` does, and go on when the list of that name has an entry for it."""
+        leave_a_line(self)
+        while not self.backend.client.lpop(key):
+            time.sleep(0.02)
+        return str(self.request.id)
 
 
 def register_deaths(app: Celery) -> None:
