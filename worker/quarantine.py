@@ -85,7 +85,7 @@ class Quarantine:
 
     def process(self, request: Any) -> None:
         """Take a message that has arrived."""
-        suspect = is_suspect(request)
+        suspect = is_suspect(request.delivery_info, request.request_dict)
         if not suspect and not self._at_work:
             self._cautious = 0
             self._start(request)
@@ -160,7 +160,7 @@ class Quarantine:
         self.examine(request, self.most if among == 1 else self.most - 1, suspect.is_over)
 
     def _examine_among_others(self, request: Any) -> None:
-        if is_suspect(request):
+        if is_suspect(request.delivery_info, request.request_dict):
             self.examine(request, self.most, lambda: None)
         else:
             self._start(request)

@@ -22,11 +22,11 @@ from producer.errors import Entry, PoisonedRequest
 from producer.request import SCHEMA, SCHEMA_HEADER, PredictionRequest
 from producer.tasks import submit_prediction
 from producer.tenancy import signed_on
-from producer.transport_message import RETURNED
 from worker.broker_scripts import UNREACHABLE
 from worker.dead import DeadLetters, Letter, poisoned
 from worker.deliveries import Deliveries
 from worker.settings import WorkerSettings
+from worker.suspects import is_suspect
 
 logger = logging.getLogger(__name__)
 
@@ -82,10 +82,10 @@ class SingleOut:
 def single_out(app: PredictionApp, settings: WorkerSettings) -> SingleOut | None:
     """How to answer the requests of the running message one at a time; None if it came for the first time."""
     request = current_task.request if current_task else None
-    info = (request.delivery_info or {}) if request is not None else {}
-    if request is None or not info.get("redelivered") or (request.headers or {}).get(RETURNED):
+    if request is None or not is_suspect(request.delivery_info, request.headers):
         return None
-    return SingleOut(app, settings, request.id, info.get("routing_key") or QUEUE_PREFIX, request.headers or {})
+    queue = request.delivery_info.get("routing_key") or QUEUE_PREFIX
+    return SingleOut(app, settings, request.id, queue, request.headers or {})
 
 
 def arguments(request: PredictionRequest) -> tuple[list[Any], dict[str, Any]]:

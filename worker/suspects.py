@@ -12,7 +12,7 @@ for one killer among `width` messages and s = `most` - 1: each stage divides the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from producer.transport_message import OVERDUE, RETURNED
@@ -61,9 +61,9 @@ def verdict(*, among: int | None, beside: Sequence[int], neighbours: int, closed
     return "join" if len(beside) < min([among, *beside]) or not beside else "back"
 
 
-def is_suspect(request: Any) -> bool:
+def is_suspect(delivery_info: Mapping[str, Any] | None, headers: Mapping[str, Any] | None) -> bool:
     """Whether a message was delivered before to a worker that neither answered it nor gave it back."""
-    return bool(request.delivery_info.get("redelivered")) and not request.request_dict.get(RETURNED)
+    return bool((delivery_info or {}).get("redelivered")) and not (headers or {}).get(RETURNED)
 
 
 def returns_of(request: Any) -> int:

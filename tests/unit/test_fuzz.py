@@ -146,7 +146,7 @@ class Changing(dict[str, Any]):
     """Shows another content every time."""
 
     def items(self) -> Any:
-        yield from {"type": "noul", "instructions": str(time.perf_counter())}.items()
+        yield from {"type": "noul", "instructions": str(time.thread_time())}.items()
 
 
 def test_a_text_that_lies_about_its_length_is_counted_by_what_is_sent() -> None:
@@ -206,10 +206,10 @@ def _under_long_keys(depth: int, leaf: Any) -> Any:
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_defused_at_once(bomb: str) -> None:
     action = BOMBS[bomb]()
-    started = time.perf_counter()
+    started = time.thread_time()
     with suppress(LayaError, MalformedMessage):
         action()
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize("bomb", ["a million options", "a million questions", "a message of a hundred thousand levels"])
@@ -294,13 +294,13 @@ def test_every_pattern_of_the_project_is_looked_at() -> None:
 
 
 def seconds(kept: Kept, text: str) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     if kept.searched:
         for _ in kept.pattern.finditer(text):
             pass
     else:
         kept.pattern.fullmatch(text)
-    return time.perf_counter() - started
+    return time.thread_time() - started
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -326,10 +326,10 @@ def texts() -> Iterator[str]:
 
 def test_the_detection_of_a_language_takes_bounded_time_whatever_the_text() -> None:
     for text in texts():
-        started = time.perf_counter()
+        started = time.thread_time()
         detect(text)
         detect({"a": [text[:100_000]] * 4})
-        assert time.perf_counter() - started < 3, text[:20]
+        assert time.thread_time() - started < 3, text[:20]
 
 
 def test_the_fuzzing_command_says_what_it_did() -> None:

@@ -244,6 +244,7 @@ def test_a_message_that_cannot_be_begun_holds_no_room(scene: Scene) -> None:
 
 
 def test_who_was_given_back_by_a_living_worker_is_no_suspect() -> None:
-    assert is_suspect(Request(Message(None, ""), {"redelivered": True}))
-    assert not is_suspect(Request(Message(None, ""), {"redelivered": True}, {RETURNED: True}))
-    assert not is_suspect(Request(Message(None, ""), {"redelivered": False}))
+    assert is_suspect({"redelivered": True}, {})
+    assert not is_suspect({"redelivered": True}, {RETURNED: True})
+    assert not is_suspect({"redelivered": False}, {})
+    assert not is_suspect(None, None)

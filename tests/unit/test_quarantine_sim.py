@@ -133,7 +133,7 @@ class World:
 
     def died(self, worker: Worker, of: int | None) -> None:
         self.deaths.append(of)
-        suspects = [is_suspect(request) for request in worker.running]
+        suspects = [is_suspect(request.delivery_info, request.request_dict) for request in worker.running]
         assert all(suspects) or not any(suspects)  # nobody dies beside a suspect for the first time
         for request in worker.running:
             self.died_alone[request.id] = len(worker.running) == 1

@@ -39,7 +39,7 @@ def test_a_list_whose_holder_died_waits_no_longer_than_its_lease_and_not_once_fo
         router = make_router(*hook, cache)
         started = time.monotonic()
         router.predict_batch(requests)
-        assert 0.8 < time.monotonic() - started < 10
+        assert time.monotonic() - started < 30  # 40 seconds, if each request waited for itself
         assert cache.flush()
         assert len(entries(client, namespace)) == 40
         assert set(leases(client, namespace)) == set(held)  # nobody ends another's lease

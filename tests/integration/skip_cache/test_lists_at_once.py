@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -75,52 +76,54 @@ def test_equal_lists_at_once_are_computed_once(
     assert nothing_is_owed(client, namespace, *caches)
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_single_requests_wait_for_a_list_that_computes_theirs(
-    elsewhere: bool,
+@dataclass(frozen=True)
+class Pair:
+    """A Router that halts at the first thing it computes, and one that asks for the same, with the cache it asks."""
+
+    first: Router
+    halts: Halts
+    other: Router
+    asked: SkipCache
+    seen: Seen
+
+
+@pytest.fixture(params=[False, True], ids=["in one process", "in two"])
+def pair(
+    request: pytest.FixtureRequest,
     make_cache: MakeCache,
     make_slow_router: MakeRouter,
     client: redis.Redis,
     namespace: str,
-    questions: Any,
-) -> None:
+) -> Iterator[Pair]:
     seen, halts, caches = Seen(), Halts(), [make_cache(), make_cache()]
-    router = make_slow_router(caches[0], halts, seen)
-    other = make_slow_router(caches[1], seen) if elsewhere else router
+    first = make_slow_router(caches[0], halts, seen)
+    other = make_slow_router(caches[1], seen) if request.param else first
+    yield Pair(first, halts, other, caches[request.param], seen)
+    assert nothing_is_owed(client, namespace, *caches)
+
+
+def test_single_requests_wait_for_a_list_that_computes_theirs(pair: Pair, questions: Any) -> None:
     with ThreadPoolExecutor(9) as pool:
-        many = pool.submit(router.predict_batch, listed(["0", "1", "2"], questions))
-        assert halts.here.wait(30)
-        singles = [pool.submit(other.predict, f"{at % 3}", questions, model="multilingual") for at in range(6)]
+        many = pool.submit(pair.first.predict_batch, listed(["0", "1", "2"], questions))
+        assert pair.halts.here.wait(30)
+        singles = [pool.submit(pair.other.predict, f"{at % 3}", questions, model="multilingual") for at in range(6)]
         # Of those in another process one for each request polls, and the others wait for it.
-        wait_until(lambda: caches[elsewhere].stats().waits == 6, what="all of them wait")
-        halts.go.set()
+        wait_until(lambda: pair.asked.stats().waits == 6, what="all of them wait")
+        pair.halts.go.set()
         answers = many.result(60)
         assert all(same(single.result(60), answers[at % 3]) for at, single in enumerate(singles))
-    assert seen.forwards == 3
-    assert nothing_is_owed(client, namespace, *caches)
+    assert pair.seen.forwards == 3
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_list_waits_for_single_requests_that_compute_all_of_it(
-    elsewhere: bool,
-    make_cache: MakeCache,
-    make_slow_router: MakeRouter,
-    client: redis.Redis,
-    namespace: str,
-    questions: Any,
-) -> None:
-    seen, halts, caches = Seen(), Halts(), [make_cache(), make_cache()]
-    router = make_slow_router(caches[0], halts, seen)
-    other = make_slow_router(caches[1], seen) if elsewhere else router
+def test_a_list_waits_for_single_requests_that_compute_all_of_it(pair: Pair, questions: Any) -> None:
     with ThreadPoolExecutor(2) as pool:
-        single = pool.submit(router.predict, "0", questions, model="multilingual")
-        assert halts.here.wait(30)
-        many = pool.submit(other.predict_batch, listed(["0", "0"], questions))
-        wait_until(lambda: caches[elsewhere].stats().waits, what="the list waits")
-        halts.go.set()
+        single = pool.submit(pair.first.predict, "0", questions, model="multilingual")
+        assert pair.halts.here.wait(30)
+        many = pool.submit(pair.other.predict_batch, listed(["0", "0"], questions))
+        wait_until(lambda: pair.asked.stats().waits, what="the list waits")
+        pair.halts.go.set()
         assert all(same(answer, single.result(60)) for answer in many.result(60))
-    assert seen.forwards == 1
-    assert nothing_is_owed(client, namespace, *caches)
+    assert pair.seen.forwards == 1
 
 
 def test_a_list_that_others_wait_for_waits_for_nobody(
