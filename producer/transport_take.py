@@ -214,15 +214,24 @@ class Taker:
                 raise
             # kombu would end the worker, or (after a KeyError) its connection, and the message would find the next.
             logger.exception("a message of the queue %r could not be handled", queue)
-            self._unhandled(message, tag.decode(), error)
+            self._unhandled(message, tag.decode(), raw, error)
             return
         if not message.held:  # a consumer that acknowledges nothing
             channel.records.acknowledge(tag)
 
-    def _unhandled(self, message: Taken, tag: str, error: Exception) -> None:
+    def _unhandled(self, message: Taken, tag: str, raw: bytes, error: Exception) -> None:
         """Acknowledge a message that somebody else has taken over; else it stays on record, to come again."""
-        qos = self._channel.qos
-        if qos.unhandled is not None and qos.unhandled(message, self._channel, error):
+        channel = self._channel
+        qos = channel.qos
+        try:
+            taken_over = qos.unhandled is not None and qos.unhandled(message, channel, error)
+        except (OSError, RedisError, MemoryError):
+            raise
+        except Exception:
+            logger.exception("a message of the queue could not be taken over either")
+            channel.records.set_aside(tag, raw, "nothing here can handle it")
+            taken_over = True
+        if taken_over:
             qos.ack(tag)
         else:
             qos.let_go(tag)

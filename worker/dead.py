@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
+from kombu.utils.json import dumps
 from kombu.utils.uuid import uuid
 
 from producer.app import PredictionApp
@@ -87,7 +88,7 @@ class DeadLetters:
             seconds: how long.
         """
         with channel_of(self._app) as channel:
-            entry, text = json.dumps(asdict(letter)), json.dumps(message)
+            entry, text = json.dumps(asdict(letter)), dumps(message)  # type: ignore[no-untyped-call]
             run(channel, ADD, self._keys("", ".entries", ".messages"), letter.id, entry, text, keep, seconds)
 
     def letters(self) -> list[Letter]:
@@ -203,13 +204,17 @@ def body_of(text: str) -> Any:
 
 def _fresh(message: dict[str, Any]) -> dict[str, Any]:
     """A message as if it had never been delivered."""
-    headers, properties = message.get("headers") or {}, message.get("properties") or {}
-    for name in ("redelivered", RETURNED, OVERDUE):
-        headers.pop(name, None)
-    for name in ("expires", "eta"):
-        if headers.get(name):
-            headers[name] = None
-    properties.get("delivery_info", {}).pop("redelivered", None)
+    headers, properties = message.get("headers"), message.get("properties")
+    if isinstance(headers, dict):  # what is here may be damaged in every way
+        for name in ("redelivered", RETURNED, OVERDUE):
+            headers.pop(name, None)
+        for name in ("expires", "eta"):
+            if headers.get(name):
+                headers[name] = None
+    if not isinstance(properties, dict):
+        properties = message["properties"] = {}
+    if isinstance(info := properties.get("delivery_info"), dict):
+        info.pop("redelivered", None)
     properties["delivery_tag"] = uuid()
     return message
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery.exceptions import NotRegistered
@@ -77,6 +78,9 @@ UNREADABLE: dict[str, Callable[[str], dict[str, Any]]] = {
     "a pickle": lambda id_: with_body(id_, BODY, **{"content-type": "application/x-python-serialize"}),
     "a time that is none": lambda id_: message(id_, eta="tomorrow"),
     "an expiry that is none": lambda id_: message(id_, expires="soon"),
+    "an id of kombu's own type": lambda id_: message(
+        id_, group={"__type__": "uuid", "__value__": {"hex": uuid4().hex}}
+    ),
 }
 
 
@@ -179,6 +183,17 @@ def test_dead_show_shows_a_text_only_if_asked(run: Deployment) -> None:
     assert SECRET not in dead(run, "show", task_id).stdout
     assert SECRET in dead(run, "show", task_id, "--state").stdout
     assert json.loads(dead(run, "show", task_id, "--state", "--json").stdout)["body"][0][0] == SECRET
+
+
+def test_a_message_whose_envelope_is_damaged_is_sent_again_if_asked(run: Deployment) -> None:
+    damaged = message("damaged", expires="soon")
+    damaged["properties"]["delivery_info"] = SECRET
+    known = {letter.id for letter in DeadLetters(run.backend.app).letters()}
+    put(run, json.dumps(damaged))
+    found = wait_until(lambda: {letter.id for letter in DeadLetters(run.backend.app).letters()} - known)
+    sent = dead(run, "retry", *found)
+    assert (sent.returncode, "1 sent again" in sent.stderr) == (0, True)
+    assert gone(run)
 
 
 def test_dead_retry_and_drop_say_what_they_did(run: Deployment) -> None:
