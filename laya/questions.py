@@ -138,8 +138,11 @@ def json_text(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A caller's value as an error message may repeat it: its repr, cut when long."""
-    text = repr(value)
+    """A caller's value as an error message may repeat it: its repr, cut when long; its type, where it has none."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr is the caller's code: a record whose session is closed, a huge number
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 

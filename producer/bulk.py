@@ -24,6 +24,7 @@ from producer.errors import (
     PredictionFailed,
     QueueFull,
 )
+from producer.request_checks import check_timeout
 from producer.tasks import SubmitPredictions, is_broker_error, is_eager, submit_predictions
 
 if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
@@ -72,11 +73,13 @@ def predict_many(
     Raises:
         BrokerUnavailable: the broker or the result store cannot be reached.
         DeadlineExceeded: `timeout` passed.
+        InvalidRequest: `timeout` is no number of seconds.
         ValueError: `per_message` or `in_flight` below 1.
     """
     if per_message < 1 or in_flight < 1:
         raise ValueError(f"per_message and in_flight must be at least 1, got {per_message} and {in_flight}")
-    until = None if timeout is None else time.monotonic() + timeout
+    seconds = check_timeout(timeout)
+    until = None if seconds is None else time.monotonic() + seconds
     settings = task.app.settings
     chunks = cut(requests, min(per_message, settings.max_batch), int(settings.max_payload * _SIZE_SHARE))
     under_way: dict[Future[Meta], Chunk] = {}

@@ -19,6 +19,7 @@ from kombu.utils.uuid import uuid
 
 from producer.errors import BrokerUnavailable, DeadlineExceeded, LayaError, PredictionFailed
 from producer.request import AskingOptions
+from producer.request_checks import check_task_id, check_timeout
 from producer.tasks import PredictionTask, is_eager, submit_prediction
 
 if TYPE_CHECKING:  # it imports redis, which a backend needs when it first publishes, and not to start
@@ -94,7 +95,7 @@ async def aask(
     call = _Call(task, state, questions, timeout, options)
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(call.remaining()):
             future = await loop.run_in_executor(_publishers(os.getpid()), call.publish)
             return call.answer(await asyncio.wrap_future(future))
     except TimeoutError:
@@ -117,9 +118,13 @@ class _Call:
         self._task = task
         self._args = (state, questions)
         self._options = dict(options)
+        seconds = check_timeout(timeout)
         self._timeout = timeout
-        self._until = None if timeout is None else time.monotonic() + timeout
-        self._id = self._options.pop("task_id", None) or uuid()
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self._id = self._options.pop("task_id", None)
+        if self._id is None:
+            self._id = uuid()
+        check_task_id(self._id)
         self._watch: ResultWatch | None = None
         self._future: Future[Meta] | None = None
         self._given_up = False

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from laya.questions import shown
+
 Entry = dict[str, Any]
 """An error as it stands in a list of results: ``{"error": {"type", "message", "fields"}}``."""
 
@@ -203,4 +205,4 @@ def _plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        return repr(value)
+        return shown(value)

@@ -10,6 +10,7 @@ import json
 import marshal
 import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from laya.lru import LruCache
@@ -29,6 +30,9 @@ _known: Final[LruCache[tuple[bytes, int, int], int]] = LruCache(2**20)
 """Characters of values that were found plain, by their content and the limits that it kept; so many bytes of them."""
 
 
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
 class _Unusual(Exception):
     """A value that is no plain JSON, or beyond a limit."""
 
@@ -45,6 +49,37 @@ class JsonForm:
     def full(self) -> bool:
         """Whether more text was seen than the message may hold."""
         return self._characters > self.limits.payload
+
+    def bound(self, value: Any, where: str) -> None:
+        """Refuse what has more parts or levels than a message may, before anything is made of it.
+
+        A list that stands in itself or many times in others (an alias of YAML) is small, and without end once written.
+
+        Raises:
+            InvalidRequest: it is nested too deeply.
+            PayloadTooLarge: it has more parts than the message may have bytes.
+        """
+        most, parts, level = self.limits.payload, 0, [value]
+        for _ in range(self.limits.depth + 1):
+            following: list[Any] = []
+            for one in level:
+                kind = type(one)
+                if kind is dict:
+                    inside = one.values()
+                elif kind is list or kind is tuple:
+                    inside = one
+                elif isinstance(one, Mapping | list | tuple):  # which may say wrongly how long it is
+                    inside = tuple(islice(one.values() if isinstance(one, Mapping) else one, most + 1))
+                else:
+                    continue
+                parts += len(inside)
+                if parts > most:
+                    raise too_large(parts, most)
+                following += [part for part in inside if type(part) not in _SCALARS]
+            if not following:
+                return
+            level = following
+        raise too_deep(where, self.limits)
 
     def of(self, value: Any, where: str, depth: int = 0) -> Any:
         """The value as dicts with string keys, lists, strings, finite numbers, bools and None.
@@ -147,7 +182,7 @@ class JsonForm:
             # A number has no parts that an error could name: a list of a million costs no million names.
             return [
                 item if type(item) is int else self._named(item, f"{where}[{index}]", depth + 1)
-                for index, item in enumerate(value)
+                for index, item in enumerate(islice(value, len(value)))
             ]
         raise InvalidRequest(
             f"{where} is not JSON: it holds a value of type {type(value).__name__}; "

@@ -6,7 +6,10 @@ that skipped it. What the questions themselves must be is the library's own chec
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Final
 
 from laya.confidence import check_min_confidence
@@ -18,6 +21,9 @@ from producer.request import TEXT_OPTIONS, BatchItem, PredictionRequest, from_ma
 
 MAX_TOKENS: Final = 8192
 """The largest budget that a published checkpoint reads."""
+
+LONGEST_ID: Final = 255
+"""Characters of a task's id: it becomes part of a key, and of a line of the log."""
 
 _BUDGETS: Final = ("max_len", "head_max_len")
 
@@ -34,6 +40,8 @@ def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
         check_state(request.state)
     except TypeError as error:
         raise InvalidRequest(str(error)) from None
+    form.bound(request.questions, "questions")
+    form.bound(request.options, "options")
     _check_questions(request.questions, form.limits)
     _check_options(request.options)
     return PredictionRequest(
@@ -41,6 +49,45 @@ def check(request: PredictionRequest, form: JsonForm) -> PredictionRequest:
         form.of_repeated(request.questions, "questions"),
         form.of(request.options, "options"),
     )
+
+
+def is_task_id(value: object) -> bool:
+    """Whether a value can be a task's id."""
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_ID and value.isprintable()
+
+
+def check_task_id(value: object) -> None:
+    """Refuse an id of the caller's own that a worker would refuse.
+
+    Raises:
+        InvalidRequest: it is no text, too long, or cannot be printed.
+    """
+    if not is_task_id(value):
+        raise InvalidRequest(
+            f"task_id={shown(value)}: expected a text of at most {LONGEST_ID} characters that can be printed; "
+            "str() makes one of a UUID",
+            {"options": ["task_id"]},
+        )
+
+
+def check_timeout(value: object) -> float | None:
+    """The seconds that a caller waits; None for as long as it takes.
+
+    Raises:
+        InvalidRequest: it is no number of seconds, or one beyond all clocks.
+    """
+    if value is None:
+        return None
+    try:
+        seconds = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        seconds = math.inf
+    if not abs(seconds) <= threading.TIMEOUT_MAX:
+        raise InvalidRequest(
+            f"timeout={shown(value)}: expected a number of seconds, or None to wait for as long as it takes",
+            {"options": ["timeout"]},
+        )
+    return seconds
 
 
 def check_size(request: PredictionRequest, limit: int) -> None:

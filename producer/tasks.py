@@ -41,7 +41,7 @@ from producer.request import (
     shown_options,
     summary,
 )
-from producer.request_checks import check, check_batch, check_size
+from producer.request_checks import check, check_batch, check_size, check_task_id
 from producer.served import noting
 from producer.shown import Shown, plain
 from producer.tenancy import signed, verified
@@ -114,6 +114,8 @@ class PredictionTask(Task):  # type: ignore[misc] # celery has no types
         """The checked call; what goes with it is added to the options."""
         kwargs = dict(kwargs or {})
         tenant = kwargs.pop("tenant", options.pop("tenant", None))
+        if options.get("task_id") is not None:
+            check_task_id(options["task_id"])
         # In a chain, or as a link, a worker publishes the answer of one task as an argument of the next.
         submission = self.submission([plain(arg) for arg in args or ()], kwargs)
         if not options.keys() & _ADDRESSED:

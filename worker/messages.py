@@ -16,13 +16,11 @@ from celery.utils.time import maybe_iso8601
 from celery.worker.request import Request
 
 from producer.request import SCHEMA_HEADER
+from producer.request_checks import LONGEST_ID, is_task_id
 from worker.clock import clock
 from worker.redaction import escaped, places, told, unwrapped
 
 NOT_SHOWN: Final = "(not shown: from another producer)"
-
-LONGEST_ID: Final = 255
-"""Characters of a task's id: it becomes part of a key, and of a line of the log."""
 
 _IDS: Final = ("root_id", "parent_id", "group")
 
@@ -95,7 +93,7 @@ class PredictionMessage(Request):  # type: ignore[misc] # celery has no types
         for what, value in (("id", self.id), *((name, self._request_dict.get(name)) for name in _IDS)):
             if what != "id" and value is None:
                 continue
-            if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID or not value.isprintable():
+            if not is_task_id(value):
                 raise InvalidTaskError(f"its {what} is no text of at most {LONGEST_ID} characters that can be printed")
         if not isinstance(self._args, list | tuple) or not isinstance(self._kwargs, Mapping):
             raise InvalidTaskError("its arguments are no list and no mapping")

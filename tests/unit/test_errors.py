@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
+from typing import Any
 
 import pytest
 
 import producer
+from laya.questions import parse_questions
 from producer import errors
 from producer.app import PredictionApp
 from producer.errors import LayaError, PayloadTooLarge, PredictionFailed, UnknownCheckpoint
@@ -47,6 +49,20 @@ def test_an_error_survives_pickle(kind: type[LayaError]) -> None:
 
 def test_a_field_that_json_cannot_express_becomes_its_repr() -> None:
     assert LayaError("", {"when": {1}, "ratio": float("nan")}).fields == {"when": "{1}", "ratio": "nan"}
+
+
+class Closed:
+    """A record whose session is closed: it cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("closed")
+
+
+@pytest.mark.parametrize("value", [Closed(), 10**5000], ids=["a repr that fails", "a number of thousands of digits"])
+def test_a_value_that_cannot_be_shown_is_told_by_its_type(value: Any) -> None:
+    assert LayaError("", {"found": {value}}).fields == {"found": "a value of type set"}
+    with pytest.raises(ValueError, match="not a value of type"):
+        parse_questions({"q": {"type": value}})
 
 
 def test_an_error_in_a_list_of_results_is_the_same_error_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,40 @@ def test_100_000_levels_are_refused_wherever_they_stand(where: str) -> None:
     }
     with pytest.raises(InvalidRequest):
         ask(*requests[where], DEFAULT)
+
+
+class Endless(list[int]):
+    """A list that says wrongly how long it is."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(int, 1)
+
+
+def doubled(times: int) -> Any:
+    """A small list, as an alias of YAML makes it, that is 10 ** times long when it is written down."""
+    value: Any = "end"
+    for _ in range(times):
+        value = [value] * 10
+    return value
+
+
+@pytest.mark.parametrize("where", ["state", "definition", "type", "instructions", "description", "option", "gate"])
+@pytest.mark.parametrize("value", [doubled(15), Endless([1])], ids=["a list many times in lists", "a list without end"])
+def test_what_is_small_and_without_end_once_written_is_refused(where: str, value: Any) -> None:
+    requests: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "state": (value, {"q": NOUL}, {}),
+        "definition": ("a", {"q": value}, {}),
+        "type": ("a", {"q": {**NOUL, "type": value}}, {}),
+        "instructions": ("a", {"q": {**NOUL, "instructions": value}}, {}),
+        "description": ("a", {"q": {**choice(1), "criteria": {"a": value}}}, {}),
+        "option": ("a", {"q": {**choice(1), "criteria": value}}, {}),
+        "gate": ("a", {"q": NOUL}, {"min_confidence": {"q": value}}),
+    }
+    if where == "state" and isinstance(value, Endless):
+        assert check(PredictionRequest(*requests[where]), JsonForm(DEFAULT)).state == [0]
+        return
+    with pytest.raises(PayloadTooLarge):
+        check(PredictionRequest(*requests[where]), JsonForm(DEFAULT))
 
 
 def test_100_000_levels_are_refused_at_submission_too() -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import OrderedDict
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from laya.language import detect
+from producer import apredict, predict, predict_many, submit_prediction
 from producer.errors import InvalidRequest, LayaError, PayloadTooLarge, UnknownCheckpoint
 from producer.jsonform import JsonForm, size_of
 from producer.limits import Limits
 from producer.request import OPTIONS, PredictionRequest, read_batch, read_call, route, shown_options, summary
 from producer.request_checks import check, check_batch, check_size
+from producer.testing import answering
 
 NAMES = ("english", "multilingual", "papers")
 QUESTIONS: dict[str, Any] = {
@@ -280,3 +285,32 @@ def test_a_summary_of_many_questions_is_short() -> None:
 
 def test_shown_options_are_those_given() -> None:
     assert shown_options(checked(model="english", min_confidence=0.5)) == "{model='english', min_confidence=0.5}"
+
+
+NO_IDS = {
+    "a UUID": UUID(int=1),
+    "a number": 7,
+    "bytes": b"id",
+    "an empty text": "",
+    "a line": "a\nb",
+    "half of a surrogate pair": "\ud800",
+    "256 characters": "x" * 256,
+}
+
+
+@pytest.mark.parametrize("value", NO_IDS.values(), ids=NO_IDS.keys())
+def test_an_id_that_a_worker_would_refuse_is_refused_where_it_is_given(value: Any) -> None:
+    with answering(), pytest.raises(InvalidRequest, match="task_id="):
+        submit_prediction.apply_async(("a", QUESTIONS), task_id=value)
+    with answering(), pytest.raises(InvalidRequest, match="task_id="):
+        predict("a", QUESTIONS, task_id=value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, 10**5000, "5", Decimal(5), [5]], ids=type)
+def test_a_timeout_is_a_number_of_seconds(value: Any) -> None:
+    with answering(), pytest.raises(InvalidRequest, match="timeout="):
+        predict("a", QUESTIONS, value)
+    with answering(), pytest.raises(InvalidRequest, match="timeout="):
+        asyncio.run(apredict("a", QUESTIONS, value))
+    with pytest.raises(InvalidRequest, match="timeout="):
+        list(predict_many([], timeout=value))
