@@ -123,7 +123,7 @@ def test_the_event_loop_goes_on_while_the_server_is_slow(
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        client.client_pause(300)
+        client.client_pause(600)
         await backend.apredict("hello", questions, model="english")
         ticking.cancel()
         return ticks

@@ -135,7 +135,7 @@ def test_what_runs_can_be_inspected_without_its_text(
     worker_in_trouble: WorkerProcess, backend: Backend, questions: dict[str, Any]
 ) -> None:
     result = backend.submit_prediction.delay("sleep 3", questions, model="english")
-    inspect = backend.app.control.inspect(timeout=1.0)
+    inspect = backend.app.control.inspect(timeout=10, limit=1)
 
     def running() -> Any:
         return [task for tasks in (inspect.active() or {}).values() for task in tasks]
