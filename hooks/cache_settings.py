@@ -53,9 +53,9 @@ class CacheSettings(BaseSettings):
         5.0, gt=0, description="Seconds for which a server that failed five times in a row is left alone."
     )
     cache_local_bytes: int = Field(
-        0,
+        16_777_216,
         ge=0,
-        description="Bytes of answers that each process keeps in its own memory too, for ten seconds; 0 is off.",
+        description="Bytes of answers that each process keeps in its own memory too, for five seconds; 0 is off.",
     )
 
     @field_validator("cache_url")

@@ -66,10 +66,11 @@ def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
 
 
 class Asking:
-    """A Router with a cache and one without."""
+    """A Router without a cache, and one with a cache that keeps nothing in memory, where faults would hide."""
 
     def __init__(self, agent: Agent, url: str, **settings: Any) -> None:
         settings = {"cache_url": url, "broker_url": "redis://elsewhere", "cache_pause": PAUSE_S, **settings}
+        settings.setdefault("cache_local_bytes", 0)
         self.cache = SkipCache(CacheSettings(**settings), flights=Flights())
         self.router, self.bare = Router(hooks=self.cache, defer_load=True), Router()
         for router in (self.router, self.bare):

