@@ -30,7 +30,8 @@ def site(
     make_worker: Callable[..., WorkerProcess],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    make_worker("-c", "4", LAYA_PRELOAD="english,multilingual").start()
+    # One server for queue and cache: the worker warns of it.
+    make_worker("-c", "4", LAYA_PRELOAD="english,multilingual", LAYA_HOOKS="hooks.SkipCache").start()
     environment = {"LAYA_BROKER_URL": server.url, "LAYA_CHECKPOINTS": checkpoints, "WAIT_SECONDS": "60"}
     running = Site("fastapi", environment, tmp_path_factory.mktemp("site") / "site.log")
     yield str(running.client.base_url)
@@ -63,6 +64,23 @@ def test_another_language_goes_to_another_checkpoint(page: Page, site: str) -> N
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("#facts")).to_contain_text("multilingual")
     expect(page.locator("#result article").first).to_contain_text("technical")
+
+
+def test_an_answer_from_the_cache_says_so_until_the_cache_is_left_out(page: Page, site: str) -> None:
+    page.goto(site)
+    page.get_by_label("Text", exact=True).fill("Is the shop open on Sundays?")
+    page.get_by_text("Options", exact=True).click()
+
+    def from_the_cache() -> bool:
+        with page.expect_response("**/predictions"):
+            page.get_by_role("button", name="Ask").click()
+        expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()  # what came is shown
+        return page.locator("#facts .badge").get_by_text("from the cache").is_visible()
+
+    assert not from_the_cache()
+    assert from_the_cache()
+    page.get_by_label("may come from the cache").uncheck()
+    assert not from_the_cache()
 
 
 def test_questions_are_added_edited_and_removed(page: Page, site: str) -> None:
