@@ -64,7 +64,7 @@ class AnsweringService:
     def predict(
         self,
         request: PredictionRequest,
-        deadline: float | None,  # noqa: ARG002
+        deadline: float | None,  # noqa: ARG002 - a service gets one
         tenant: str | None = None,
     ) -> dict[str, Any]:
         """Answer one request as a worker would, whatever its deadline."""

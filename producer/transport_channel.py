@@ -176,7 +176,7 @@ class Channel(stock.Channel):
         self._in_poll: Any = None
         self._flush_brpop_reauth()
 
-    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:  # noqa: ARG002
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:  # noqa: ARG002 - kombu's
         """Take one message now; None if there is none."""
         while taken := self.taker.take_one(queue):
             tag, raw = taken

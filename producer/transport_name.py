@@ -48,7 +48,7 @@ def tls_for(url: str) -> dict[str, Any] | None:
     """
     if not url.startswith("rediss://"):
         return None
-    from kombu.utils.url import parse_url  # noqa: PLC0415
+    from kombu.utils.url import parse_url  # noqa: PLC0415 - only where there are certificates
 
     options: dict[str, Any] = parse_url(url).get("ssl") or {}
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **options}

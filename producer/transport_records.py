@@ -286,15 +286,15 @@ class QoS(stock.QoS):
         # worker_disable_prefetch replaces can_consume on the instance, and that alone tells no number.
         return min(limit, 1) if "can_consume" in vars(self) else limit
 
-    def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 10) -> None:  # noqa: ARG002
+    def restore_visible(self, start: int = 0, num: int | None = None, interval: int = 10) -> None:  # noqa: ARG002 - kombu's
         """Put overdue messages back: see `Records.sweep`, which knows better than an interval when to look."""
         self.channel.records.sweep(num)
 
-    def restore_by_tag(self, tag: Tag, client: Any = None, leftmost: bool = False) -> None:  # noqa: ARG002
+    def restore_by_tag(self, tag: Tag, client: Any = None, leftmost: bool = False) -> None:  # noqa: ARG002 - kombu's
         """Put one unacknowledged message back on its queue."""
         self.channel.records.requeue(tag, last=leftmost)
 
-    def restore_unacked(self, client: Any = None) -> None:  # noqa: ARG002
+    def restore_unacked(self, client: Any = None) -> None:  # noqa: ARG002 - kombu's
         """Put back every message of this channel, in their order, except those that are being worked on."""
         self._flush()
         kept = self.at_work() if self.at_work else ()

@@ -329,11 +329,11 @@ class _Changes(BaseHook):
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
 
-    def on_load(self, ctx: PredictContext) -> None:  # noqa: ARG002
+    def on_load(self, ctx: PredictContext) -> None:  # noqa: ARG002 - an event's
         """Something is resident."""
         self._tell()
 
-    def on_evict(self, ctx: PredictContext) -> None:  # noqa: ARG002
+    def on_evict(self, ctx: PredictContext) -> None:  # noqa: ARG002 - an event's
         """Something has gone."""
         self._tell()
 

@@ -57,7 +57,7 @@ def flush() -> None:
     """Send what is recorded and not sent."""
     if find_spec("opentelemetry") is None:
         return
-    from opentelemetry import trace  # noqa: PLC0415
+    from opentelemetry import trace  # noqa: PLC0415 - it is there, see above
 
     force: Any = getattr(trace.get_tracer_provider(), "force_flush", None)
     if force is not None and not force(FLUSH_MS):
@@ -66,7 +66,7 @@ def flush() -> None:
 
 def install(serving: Serving) -> None:
     """Trace the calls and passes of a service, unless LAYA_HOOKS does already."""
-    from hooks import Tracing  # noqa: PLC0415
+    from hooks import Tracing  # noqa: PLC0415 - only where traces are wanted
 
     if not any(isinstance(hook, Tracing) for hook in serving.router.hooks):
         hook = Tracing()

@@ -91,7 +91,7 @@ def _tag(raw: Any) -> str | None:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the others, for their `--help`; what is typed comes to `main` without them."""
-    import typer as cli  # noqa: PLC0415
+    import typer as cli  # noqa: PLC0415 - a probe starts without it
 
     @app.command(
         short_help="A probe: is every worker on this machine well?",
