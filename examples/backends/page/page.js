@@ -32,6 +32,8 @@ const SAMPLES = {
   日本語: "パスワードを忘れてしまい、ログインできません。",
 };
 
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
+
 const $ = (selector, root = document) => root.querySelector(selector);
 
 function element(tag, properties = {}, ...children) {
@@ -156,7 +158,7 @@ async function ask(event) {
     if (response.ok) {
       const cards = Object.entries(body.result.answers).map(([id, answer]) => answerCard(id, answer));
       $("#result").replaceChildren(...cards, factsCard(body, took));
-      if ($("#result").getBoundingClientRect().top > innerHeight) $("#result").scrollIntoView({ behavior: "smooth" });
+      if ($("#result").getBoundingClientRect().top > innerHeight) $("#result").scrollIntoView({ behavior: STILL.matches ? "instant" : "smooth" });
     } else {
       const again = response.headers.get("retry-after");
       $("#result").replaceChildren(errorCard(`${response.status} ${body.error?.type ?? "error"}`,
