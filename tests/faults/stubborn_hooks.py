@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from celery.worker.control import control_command
@@ -16,9 +17,12 @@ from laya import BaseHook
 from laya.simulated import SimulatedKind
 
 
-@control_command(name="block", args=[("seconds", float)])
-def block(state: Any, seconds: float) -> dict[str, str]:
-    time.sleep(seconds)
+@control_command(name="block", args=[("path", str)])
+def block(state: Any, path: str) -> dict[str, str]:
+    """Put a file there, and stand still until somebody takes it away."""
+    Path(path).touch()
+    while Path(path).exists():
+        time.sleep(0.02)
     return {"ok": "blocked"}
 
 

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 BACK_S = 10.0
 """Within this a worker serves again, from the server's return on."""
 
-SLACK_S = 3.0
+SLACK_S = 10.0
 """What a loaded machine may add to a wait."""
 
 SIDES = ["broker", "results"]

@@ -76,7 +76,7 @@ def test_up_says_at_once_that_it_stops_also_while_its_workers_load(tmp_path: Pat
     try:
         wait_until(lambda: has_hooks(tmp_path), 60, "the worker's hooks")
         command.process.send_signal(signal.SIGINT)
-        wait_until(lambda: "SIGINT: stopping" in command.output, 5, "the word on it")
+        wait_until(lambda: "SIGINT: stopping" in command.output, what="the word on it")
         assert command.ends(30) == 0, command.output
         command.leaves_nothing(5)
     finally:

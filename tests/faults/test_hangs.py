@@ -158,10 +158,13 @@ def test_a_probe_finds_a_worker_well_then_taking_nothing_then_stopped_then_gone(
     wait_until(lambda: (found := pulse(rig)) is not None and found.ready, what="a pulse")
     status, said = probe(rig)
     assert (status, "well" in said) == (0, True), said
-    rig.backend.app.control.broadcast("block", arguments={"seconds": 4.0})
+    blocked = rig.home / "blocked"
+    rig.backend.app.control.broadcast("block", arguments={"path": str(blocked)})
+    wait_until(blocked.exists, what="the standstill")
     waiting = rig.ask("waits")
-    still = wait_until(lambda: (found := pulse(rig)) is not None and found.turned > 2 and found, 10, "the standstill")
+    still = wait_until(lambda: (found := pulse(rig)) is not None and found.turned > 2 and found, what="its pulse")
     assert (rig.waiting(), still.room > 0) == (1, True)
+    blocked.unlink()
     assert "has not come by" in problems(replace(still, turned=STALE_S + 1), still.at)[0]
     assert "answers" in waiting.get(timeout=20)
     os.kill(worker.pid, signal.SIGSTOP)

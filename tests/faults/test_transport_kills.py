@@ -134,13 +134,14 @@ def test_a_second_worker_takes_over_what_one_that_ends_has_not_begun(
     client: redis.Redis, app: Celery, make_worker: Callable[..., WireWorker]
 ) -> None:
     first = make_worker("-c", "2").start()
-    long = [app.tasks["nap"].delay(3) for _ in range(2)]
-    wait_until(lambda: client.hlen("unacked") == 2, what="the long tasks")
+    long = [app.tasks["hold"].delay("let go") for _ in range(2)]
+    wait_until(lambda: client.llen("runs") == 2, what="the long tasks")
     second = make_worker().start()
     first.ask_to_end()
     ids = publish(app, "note", 50)
-    wait_until(lambda: answered(client, ids) == len(ids), 2, "the answers, while the first still works")
+    wait_until(lambda: answered(client, ids) == len(ids), what="the answers, while the first still works")
+    client.rpush("let go", *(result.id for result in long))
     assert first.exit_code() == 0
-    assert [result.get(timeout=5) for result in long] == [None, None]
+    assert [result.get(timeout=20) for result in long] == [result.id for result in long]
     assert second.terminate() == 0
-    assert client.llen("runs") == len(ids)
+    assert client.llen("runs") == len(ids) + len(long)

@@ -89,10 +89,12 @@ class Loop:
     def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
         """Turn until the condition is true, and return what it said."""
         deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            assert time.monotonic() < deadline, "the loop turned in vain"
+        while True:
+            late = time.monotonic() > deadline
+            if value := condition():
+                return value
+            assert not late, "the loop turned in vain"
             self.turn()
-        return value
 
     def got(self, count: int) -> list[Any]:
         """Turn until that many messages have come, and return their bodies."""

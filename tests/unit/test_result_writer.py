@@ -99,9 +99,9 @@ def test_what_is_no_result_gives_way_too(stored: str, client: redis.Redis, write
     assert json.loads(client.get("k"))["status"] == "FAILURE"
 
 
-def test_progress_is_seen_soon(client: redis.Redis, writer: ResultWriter) -> None:
+def test_progress_is_seen(client: redis.Redis, writer: ResultWriter) -> None:
     writer.write_progress("k", lambda: meta("STARTED"), 100)
-    wait_until(lambda: client.exists("k"), 1)
+    wait_until(lambda: client.exists("k"), what="the progress")
     assert json.loads(client.get("k"))["status"] == "STARTED"
     assert 90 < client.ttl("k") <= 100
 
