@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from celery import bootsteps, signals
@@ -92,6 +93,9 @@ class ServingStep(bootsteps.StartStopStep):  # type: ignore[misc] # celery has n
     def _serve(self, parent: Worker) -> None:
         from worker.serving import Serving  # noqa: PLC0415 - as above
 
+        # LAYA_HOOKS may name modules that lie here; Celery looks here for the app alone, and its script for nothing.
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
         service = Serving(parent.app.settings)
         service.single_out = lambda: single_out(parent.app, parent.app.settings)
         parent.app.service = service

@@ -38,3 +38,19 @@ def test_importing_the_app_raises() -> None:
         "-c", "from pydantic import ValidationError\ntry:\n    import worker.app\nexcept ValidationError: print(1)"
     )
     assert ended.stdout == "1\n", ended.stderr
+
+
+@pytest.mark.parametrize("command", [("laya-workers", "worker"), ("celery", "-A", "worker", "worker")], ids=" ".join)
+def test_a_hook_may_lie_where_the_worker_is_started(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "own_hooks.py").write_text("def found(): raise RuntimeError('it was found')\n", encoding="utf-8")
+    script, *arguments = command
+    ended = subprocess.run(
+        [Path(sys.executable).parent / script, *arguments],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "LAYA_HOOKS": "own_hooks.found", "LAYA_CHECKPOINTS": "english=/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "LAYA_HOOKS: own_hooks.found() failed: RuntimeError: it was found" in ended.stderr
+    assert ended.returncode == os.EX_CONFIG

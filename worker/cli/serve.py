@@ -5,8 +5,6 @@ What the worker is made of is in `worker.app`.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +26,6 @@ def worker(
     from celery.bin.celery import celery  # noqa: PLC0415 - a command line of its own, which the other commands need not
 
     WorkerSettings()  # one that cannot be read is one line here, and a traceback where Celery imports the app
-    sys.path.insert(0, str(Path.cwd()))  # LAYA_HOOKS may name modules that lie here
     command = ["-A", "worker", "worker", "--loglevel", "INFO", *(arguments or [])]
     celery(args=command, prog_name="celery", auto_envvar_prefix="CELERY")
 
