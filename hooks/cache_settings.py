@@ -66,6 +66,16 @@ class CacheSettings(BaseSettings):
             raise ValueError("expected a URL that begins with redis://, rediss:// or unix://")
         return value
 
+    @field_validator("broker_url", "cache_url")
+    @classmethod
+    def _check_parts(cls, value: str | None) -> str | None:
+        if value is not None and value.partition("://")[0] in _SCHEMES:
+            try:
+                parse_url(value)  # type: ignore[no-untyped-call]
+            except ValueError:
+                raise ValueError("expected a URL whose host, port and options can be read") from None
+        return value
+
     @property
     def url(self) -> str:
         """The URL of the cache's server.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -91,6 +92,11 @@ class ProducerSettings(BaseSettings):
             raise ValueError("expected a URL that begins with redis://, rediss:// or sentinel://")
         if value is not None and ";" in value and not value.startswith("sentinel://"):
             raise ValueError("expected one server, found several; sentinel:// takes a list of sentinels")
+        if value is not None and not all(map(_can_be_read, value.split(";"))):
+            raise ValueError(
+                "expected redis://USER:PASSWORD@HOST:PORT/DATABASE, with numbers for port and database and special "
+                "characters percent-encoded"
+            )
         return value
 
     @field_validator("tenant_key")
@@ -141,6 +147,15 @@ class ProducerSettings(BaseSettings):
     def results(self) -> str:
         """The URL of the server that keeps results."""
         return self.result_url or self.broker_url
+
+
+def _can_be_read(url: str) -> bool:
+    """Whether a URL has a host, a port and a database as kombu reads them."""
+    try:
+        parts = urlsplit(url)
+        return (parts.port is None or parts.port > 0) and not parts.path.strip("/").strip("0123456789")
+    except ValueError:
+        return False
 
 
 def _parts(secret: SecretStr) -> tuple[str, ...]:

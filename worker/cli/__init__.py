@@ -6,6 +6,7 @@ to a person is in `worker`.
 
 from __future__ import annotations
 
+import io
 import sys
 
 UNAVAILABLE = 4  # worker.cli.screen.Code, which needs rich
@@ -27,11 +28,13 @@ EXTRA_OF = {
 
 def main() -> None:
     """Run the command line; a package that is not installed ends it with one line that says what brings it."""
-    if sys.argv[1:2] == ["health"]:  # a probe: what the other commands import would take longer than it may
-        from worker.cli import health  # noqa: PLC0415 - as above
-
-        sys.exit(health.main(sys.argv[2:]))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal's encoding lacks is no reason to show nothing
+        sys.stdout.reconfigure(errors="replace")
     try:
+        if sys.argv[1:2] == ["health"]:  # a probe: what the other commands import would take longer than it may
+            from worker.cli import health  # noqa: PLC0415 - as above
+
+            sys.exit(health.main(sys.argv[2:]))
         from worker.cli.commands import run  # noqa: PLC0415 - its own packages may be missing
 
         run()

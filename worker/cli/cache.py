@@ -25,7 +25,7 @@ from producer.app import app
 from producer.request import PredictionRequest, read_call
 from worker.cached import RequestKey, figures_of_workers, key_of
 from worker.cli.answers import answers_table
-from worker.cli.given import read_mapping
+from worker.cli.given import read_input, read_mapping
 from worker.cli.screen import Code, CommandError, duration, out, plain_table, say
 from worker.cli.submit import read_questions
 from worker.login import advice, refused
@@ -140,6 +140,8 @@ def clear(
     with administration() as admin:
         if not yes:
             there = admin.count(whose, checkpoint)
+            if there and sys.stdin is None:
+                raise CommandError("nobody can be asked: say --yes", Code.USAGE)
             if there and not typer.confirm(f"Remove {there:,} entries?", err=True):
                 raise CommandError("nothing was removed", Code.FAILED)
         removed = admin.clear(whose, checkpoint)
@@ -193,7 +195,7 @@ def made_request(text: str | None, questions: Path | None, preset: str | None) -
     if text is None:
         raise CommandError("name the text and its questions, or the whole request: --request FILE", Code.USAGE)
     asked = read_questions(questions, preset)
-    return PredictionRequest(sys.stdin.read() if text == "-" else text, asked)
+    return PredictionRequest(read_input() if text == "-" else text, asked)
 
 
 def read_request(file: Path) -> PredictionRequest:

@@ -6,6 +6,7 @@ Each command has a module of its own here; what the commands do beyond talking t
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import typer
@@ -64,6 +65,18 @@ def run() -> None:
     except ServerError as error:
         report(str(error))
         sys.exit(Code.UNAVAILABLE)
+    except OSError as error:
+        _drop_what_cannot_be_written()
+        report(f"{error.filename or 'a file or the output'}: {error.strerror or type(error).__name__}")
+        sys.exit(Code.FAILED)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Let nothing be left that Python would try to write at its end, and complain about."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_if_refused(error: Exception) -> None:

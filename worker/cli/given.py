@@ -10,6 +10,17 @@ from typing import Any
 from worker.cli.screen import Code, CommandError
 
 
+def read_input() -> str:
+    """Standard input, as text.
+
+    Raises:
+        CommandError: there is none.
+    """
+    if sys.stdin is None:
+        raise CommandError("standard input is closed: there is nothing to read", Code.USAGE)
+    return sys.stdin.read()
+
+
 def read_mapping(file: Path, what: str, holding: str) -> dict[str, Any]:
     """The mapping that a JSON file holds; `-` is standard input.
 
@@ -22,9 +33,11 @@ def read_mapping(file: Path, what: str, holding: str) -> dict[str, Any]:
         CommandError: it cannot be read, is not JSON, or is no mapping.
     """
     try:
-        given = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"))
+        given = json.loads(read_input() if str(file) == "-" else file.read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandError(f"cannot read {what}: {error.strerror}: {file}", Code.USAGE) from None
+    except RecursionError:
+        raise CommandError(f"cannot read {what}: {file} is nested without end", Code.USAGE) from None
     except ValueError as error:
         raise CommandError(f"cannot read {what}: {file} is not JSON: {error}", Code.USAGE) from None
     if not isinstance(given, dict):

@@ -92,7 +92,7 @@ def carry_out(
         CommandError: it was refused, failed, or not done in time somewhere.
     """
     until = time.monotonic() + timeout
-    with err.status(f"{command} {arguments['name']}"):
+    with err.status(Text(f"{command} {arguments['name']}")):
         before = {each.node: each.holdings for each in all_workers(on, ANSWER_SECONDS)}
         nodes = targets(list(before), worker)
         answers = dict(sorted(ask_all(on, command, arguments, ANSWER_SECONDS * 3, nodes).items()))

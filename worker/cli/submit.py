@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from producer.client import apredict
 from producer.request import PredictionOptions, PredictionRequest, route
 from producer.tasks import is_eager
 from worker.cli.answers import answers_table
-from worker.cli.given import read_mapping
+from worker.cli.given import read_input, read_mapping
 from worker.cli.screen import Code, CommandError, out, say
 from worker.overview import all_workers
 from worker.presets import PRESETS
@@ -56,7 +55,7 @@ def submit(
 ) -> None:
     """Ask questions about a text, and print the answers."""
     asked = read_questions(questions, preset)
-    text = sys.stdin.read() if state == "-" else state
+    text = read_input() if state == "-" else state
     if not text.strip():
         raise CommandError("the text is empty: there is nothing to ask about", Code.USAGE)
     cache = False if no_cache else None
