@@ -233,6 +233,14 @@ def test_a_message_goes_back_to_the_queue_that_it_came_from_and_to_no_other(
     assert (client.llen("a"), client.llen("b")) == (1, 1)
 
 
+def crash_with(server: EmbeddedServer, ours: Connection, count: int) -> None:
+    """Have a consumer take messages, and crash: they are overdue a second later."""
+    publish(ours, "jobs", *range(count))
+    crashed = Loop(server.url, "jobs", visibility_timeout=1)
+    crashed.got(count)
+    crashed.crash()
+
+
 def test_a_crashed_consumer_s_messages_come_back_after_the_visibility_timeout(
     server: EmbeddedServer, client: redis.Redis, ours: Connection
 ) -> None:
@@ -252,19 +260,19 @@ def test_a_crashed_consumer_s_messages_come_back_after_the_visibility_timeout(
 def test_two_sweepers_put_an_overdue_message_back_once(
     server: EmbeddedServer, client: redis.Redis, ours: Connection
 ) -> None:
-    publish(ours, "jobs", *range(50))
-    crashed = Loop(server.url, "jobs", visibility_timeout=1)
-    crashed.got(50)
-    crashed.crash()
+    crash_with(server, ours, 50)
     got: list[Any] = []
-    one = Loop(server.url, "jobs", visibility_timeout=1, unacked_restore_interval=0.1, on_message=got.append)
-    other = Loop(server.url, "jobs", visibility_timeout=1, unacked_restore_interval=0.1, on_message=got.append)
-    deadline = time.monotonic() + 10
+
+    def take(message: Any) -> None:
+        got.append(message)
+        message.ack()  # at once: it would be overdue again a second later
+
+    one = Loop(server.url, "jobs", visibility_timeout=1, unacked_restore_interval=0.1, on_message=take)
+    other = Loop(server.url, "jobs", visibility_timeout=1, unacked_restore_interval=0.1, on_message=take)
+    deadline = time.monotonic() + 20
     while len(got) < 50 and time.monotonic() < deadline:
         one.turn()
         other.turn()
-    for message in got:
-        message.ack()
     one.close()
     other.close()
     assert sorted(message.decode() for message in got) == list(range(50))
@@ -345,10 +353,7 @@ def test_an_index_entry_without_a_record_is_forgotten(
 def test_an_overdue_message_whose_queue_has_the_wrong_type_keeps_its_record(
     server: EmbeddedServer, client: redis.Redis, ours: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish(ours, "jobs", "one")
-    crashed = Loop(server.url, "jobs", visibility_timeout=1)
-    crashed.got(1)
-    crashed.crash()
+    crash_with(server, ours, 1)
     client.set("jobs", "no list")
     with (
         caplog.at_level(logging.ERROR),
@@ -363,10 +368,7 @@ def test_an_overdue_message_whose_queue_has_the_wrong_type_keeps_its_record(
 def test_many_overdue_messages_come_back_in_a_few_sweeps(
     server: EmbeddedServer, client: redis.Redis, ours: Connection
 ) -> None:
-    publish(ours, "jobs", *range(1500))
-    crashed = Loop(server.url, "jobs", visibility_timeout=1)
-    crashed.got(1500)
-    crashed.crash()
+    crash_with(server, ours, 1500)
     with Loop(server.url, "others", visibility_timeout=1, unacked_restore_interval=0.1) as loop:
         loop.until(lambda: client.llen("jobs") == 1500)
     with Loop(server.url, "jobs") as loop:
