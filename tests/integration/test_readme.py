@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -20,6 +21,8 @@ from typer.main import get_command
 
 from hooks.audit import AuditSettings
 from hooks.cache_settings import CacheSettings
+from laya.checkpoint import read_config
+from laya.embedding import read_config as read_embedding_config
 from tests.integration.commandline import ROOT, TINY, CommandLine, laya_workers
 from tests.waiting import wait_until
 from worker import control, inspection, watchdog_step  # noqa: F401 - Celery's command line knows their commands
@@ -91,7 +94,7 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_every_block_is_of_a_language_that_is_checked_here() -> None:
     languages = {block.language for block in BLOCKS if block.page.name not in ELSEWHERE}
-    assert languages <= {"python", "sh", "mermaid", "text"}
+    assert languages <= {"python", "sh", "mermaid", "text", "json"}
 
 
 @pytest.mark.parametrize(("page", "tests"), ELSEWHERE.items())
@@ -236,3 +239,14 @@ def test_a_picture_of_the_demo_shows_its_tickets(block: Block) -> None:
     for row in rows:
         shown = re.split(r" ms  ", row)[1].rstrip("…")
         assert any(ticket.language == row[:2] and ticket.text.startswith(shown) for ticket in TICKETS), row
+
+
+@pytest.mark.parametrize("block", of("json"), ids=str)
+def test_a_configuration_of_an_embedding_checkpoint_can_be_read(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "rl_agent_config.json").write_text(block.text, encoding="utf-8")
+    config = read_config(tmp_path)
+    assert config["architecture"] == "embedding"
+    read_embedding_config(tmp_path, config)
+    first_cells = re.findall(r"^\| (`\w+`.*?) \|", block.page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    explained = set(re.findall(r"\w+", " ".join(first_cells)))
+    assert json.loads(block.text).keys() - {"architecture"} <= explained
