@@ -137,8 +137,8 @@ class Links:
                 failures = self._failures
                 if not self._idle and self._count < self._limit:
                     self._count += 1
-                    opening = threading.Thread(target=self._open, name="laya-cache-link", daemon=True)
-                    opening.start()
+                    opening = (self._generation,)
+                    threading.Thread(target=self._open, args=opening, name="laya-cache-link", daemon=True).start()
                 while not self._idle:
                     if self._failures != failures:
                         raise LinkFailed(self._reason)
@@ -150,16 +150,16 @@ class Links:
             link.close()
             self._forget(generation)
 
-    def _open(self) -> None:
-        generation = self._generation
+    def _open(self, generation: int) -> None:
         try:
             link = self._open_one()
         except Exception as error:  # noqa: BLE001  # names, TLS, passwords: whatever it was, there is no link
             with self._changed:
                 self._count -= 1
-                self._failures += 1
-                self._reason = type(error).__name__
-                self._changed.notify_all()
+                if generation == self._generation:  # else it began before the server went away, and says nothing of now
+                    self._failures += 1
+                    self._reason = type(error).__name__
+                    self._changed.notify_all()
             return
         self._give_back(link, generation)
 
