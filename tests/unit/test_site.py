@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,13 +13,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+SCRIPT = "mermaid.esm.min.mjs"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("site")
+    home, script = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("mermaid")
+    (script / SCRIPT).touch()  # a stand-in for the npm package
+    (script / f"{SCRIPT}.map").touch()
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(home / "trees"), str(DOCS), str(home)],
+        env={**os.environ, "MERMAID_DIST": str(script)},
         capture_output=True,
         text=True,
     )
@@ -48,3 +53,11 @@ def test_every_link_inside_the_site_leads_somewhere(site: Path) -> None:
             if not path.exists() or (anchor and not has(path, anchor)):
                 dead.append(f"{page.relative_to(site)}: {link}")
     assert dead == []
+
+
+def test_a_site_with_the_script_of_its_diagrams_fetches_nothing_from_elsewhere(site: Path) -> None:
+    pages = {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
+    assert any(f"_static/{SCRIPT}" in html for html in pages.values())
+    fetched = r'(?:src="|\bimport\b[^;]*?["\']|rel="stylesheet"[^>]*href=")(https?://[^"\']+)'
+    assert {page.name: found for page, html in pages.items() if (found := re.findall(fetched, html))} == {}
+    assert not list(site.rglob(f"{SCRIPT}.map"))
