@@ -176,6 +176,16 @@ class Channel(stock.Channel):
         self._in_poll: Any = None
         self._flush_brpop_reauth()
 
+    def _receive(self) -> bool:
+        """Read what was broadcast. A ping that a busy server refuses says nothing of the subscription."""
+        try:
+            return bool(super()._receive())
+        except ResponseError as error:
+            if not str(error).startswith("BUSY"):
+                raise
+            logger.warning("the broker is busy with a script of somebody: %s", error)
+            return False
+
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:  # noqa: ARG002 - kombu's
         """Take one message now; None if there is none."""
         while taken := self.taker.take_one(queue):

@@ -207,6 +207,13 @@ class Taker:
         except MalformedMessage as error:
             channel.records.set_aside(tag, raw, str(error))
             return
+        except ResponseError as error:
+            if not channel.has_turns:
+                raise
+            # Not the message's fault: a key of the wrong type, a right that is missing.
+            self._complain("a message stays on record, for the broker refused: %s", str(error))
+            channel.qos.let_go(tag.decode())
+            return
         except (OSError, RedisError, MemoryError):
             raise
         except Exception as error:
@@ -225,6 +232,9 @@ class Taker:
         qos = channel.qos
         try:
             taken_over = qos.unhandled is not None and qos.unhandled(message, channel, error)
+        except ResponseError as refusal:
+            self._complain("a message stays on record, for the broker refused: %s", str(refusal))
+            taken_over = False
         except (OSError, RedisError, MemoryError):
             raise
         except Exception:

@@ -208,3 +208,14 @@ def test_dead_retry_and_drop_say_what_they_did(run: Deployment) -> None:
     assert (retried.returncode, "cannot be sent" in retried.stderr) == (1, True)
     assert dead(run, "drop", "--all").returncode == 0
     assert "no dead letters" in dead(run, "list").stderr
+
+
+def test_a_worker_that_can_write_no_dead_letter_goes_on_and_writes_it_later(run: Deployment) -> None:
+    run.client.set("laya.dead", "of the wrong type")
+    put(run, json.dumps(message("refused", task="nobody.knows")))
+    wait_until(lambda: "stays on record" in run.log(), what="the line about it")
+    assert "answers" in run.backend.predict("good", NOUL)
+    run.client.delete("laya.dead")
+    wait_until(lambda: DeadLetters(run.backend.app).get("refused"), what="the dead letter")
+    assert gone(run)
+    assert run.deaths == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -254,3 +255,37 @@ def test_a_worker_starts_on_a_full_server_and_empties_it(trouble: Trouble, tmp_p
             wait_until(trouble.settled, what="the acknowledgements")
     finally:
         trouble.client.config_set("maxmemory", 0)
+
+
+# --- busy servers ---
+
+
+def test_a_ping_that_a_busy_server_refuses_ends_no_worker(server: EmbeddedServer, client: redis.Redis) -> None:
+    with connected(server.url) as connection, redis.Redis.from_url(server.url) as busy:
+        channel = connection.default_channel
+        channel.subclient.subscribe("anything")
+        wait_until(lambda: not channel.subclient.connection.can_read(0.1) or channel._receive(), what="its answer")
+        client.config_set("busy-reply-threshold", 10)
+        script = threading.Thread(target=run_for_ever, args=(busy,))
+        script.start()
+        try:
+            wait_until(lambda: is_busy(client), what="a busy server")
+            channel.subclient.connection.send_command("PING", check_health=False)
+            assert channel._receive() is False
+        finally:
+            client.script_kill()
+            script.join()
+            client.config_set("busy-reply-threshold", 5000)
+
+
+def run_for_ever(client: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="killed"):
+        client.eval("while true do end", 0)
+
+
+def is_busy(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
