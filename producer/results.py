@@ -17,11 +17,13 @@ from celery import states
 from celery.backends import redis as celery_redis
 from celery.exceptions import BackendStoreError
 from celery.exceptions import TimeoutError as CeleryTimeout
+from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
-from producer.errors import DeadlineExceeded
+from producer.errors import DeadlineExceeded, PredictionFailed
 from producer.result_writer import ResultWriter
 from producer.served import FIELD
+from producer.shown import plain
 from producer.watch import Meta, ResultWatch
 
 _INTERVAL_SECONDS = 1.0
@@ -158,12 +160,35 @@ class ResultStore(celery_redis.RedisBackend):
         if state == states.STARTED:
             self.writer.write_progress(key, lambda: self.encode(meta), self.expires or 0)
             return result
-        value = self.encode(meta)
+        value = self._encoded(meta)
         if len(value) > self._MAX_STR_VALUE_SIZE:
             raise BackendStoreError("value too large for Redis backend", state=state, task_id=task_id)
         expires = self.failure_expires if state == states.FAILURE else self.expires
         self.persist(key, value, expires or 0)
         return result
+
+    def _encoded(self, meta: Meta) -> Any:
+        """What is stored of an outcome; of many answers, those that JSON cannot express become errors at their places.
+
+        Raises:
+            kombu.exceptions.EncodeError: JSON cannot express it.
+        """
+        try:
+            return self.encode(meta)
+        except EncodeError:
+            answers = plain(meta["result"])
+            if not isinstance(answers, list):
+                raise
+            meta["result"] = [self._as_json_or_error(answer) for answer in answers]
+            return self.encode(meta)
+
+    def _as_json_or_error(self, answer: Any) -> Any:
+        try:
+            self.encode(answer)
+        except EncodeError:
+            error = PredictionFailed("the answer cannot be written as JSON: a hook of the worker put something into it")
+            return error.as_entry()
+        return answer
 
     def persist(self, key: Any, value: Any, expires: int) -> None:
         """Store a result; while the server is away, for as long as Celery's retry policy says.

@@ -44,6 +44,10 @@ class Trouble(BaseHook):
         if verb == "sleep":
             time.sleep(float(what))
 
+    def on_predict_end(self, ctx: Any) -> None:
+        if ctx.results and str(ctx.states[0]) == "answer with an object":
+            ctx.results[0]["note"] = object()
+
 
 class Broken(BaseHook):
     """Cannot be made."""

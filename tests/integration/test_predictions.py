@@ -178,6 +178,18 @@ def test_a_batch_is_answered_in_order_and_a_bad_request_fails_no_other(
     assert errors == [InvalidRequest, PredictionFailed, UnknownCheckpoint, InvalidRequest, InvalidRequest]
 
 
+def test_an_answer_that_is_no_json_is_an_error_at_its_place_and_alone(
+    backend: Backend, questions: dict[str, Any]
+) -> None:
+    requests = [{"state": state, "questions": questions} for state in ("hello", "answer with an object")]
+    good, bad = backend.submit_predictions.delay(requests).get(timeout=30)
+    assert good == backend.predict("hello", questions)
+    with pytest.raises(PredictionFailed, match="cannot be written as JSON: a hook"):
+        raise LayaError.from_entry(bad)
+    with pytest.raises(PredictionFailed, match="JSON"):
+        backend.predict("answer with an object", questions)
+
+
 def test_an_empty_batch_is_an_empty_list(backend: Backend) -> None:
     assert backend.submit_predictions.delay([]).get(timeout=30) == []
 
