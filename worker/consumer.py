@@ -1,12 +1,17 @@
-"""A worker's way back to a broker that was away: every second, for as long as it takes.
+"""Celery's consumer as a worker of ours needs it: it never gives its broker up, and tells of a task when it is done.
 
-Celery waits longer after each attempt, half a minute in the end, and gives up after a hundred. A server that is back is
-to be served at once, and a worker that has given up would have to be noticed. What is lost with a connection, and what
-is not, is the wire's matter.
+It connects again every second, for as long as it takes. Celery waits longer after each attempt, half a minute in the
+end, and gives up after a hundred. A server that is back is to be served at once, and a worker that has given up would
+have to be noticed. What is lost with a connection, and what is not, is the wire's matter.
+
+Celery publishes the events of tasks at each turn of its loop, the first as soon as a task is handed to its thread. The
+loop's thread then holds Python's lock for as long as many a task takes.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from time import monotonic
 from typing import Any, Final
 
 from celery.worker.consumer import Consumer
@@ -14,9 +19,27 @@ from celery.worker.consumer import Consumer
 RETRY_S: Final = 1.0
 """Seconds between two attempts to connect."""
 
+EVENTS_S: Final = 0.005
+"""Seconds for which events of tasks gather before they are published together."""
+
 
 class PersistentConsumer(Consumer):  # type: ignore[misc] # celery has no types
-    """Celery's consumer, which never gives its broker up."""
+    """See the module."""
+
+    _flush_at = 0.0  # by `monotonic`
+
+    def _flush_events(self) -> None:
+        """Have the events that have gathered published soon. Celery calls this in its loop when there are any."""
+        now = monotonic()
+        if now >= self._flush_at:  # else it is under way, unless the timers were cleared
+            self._flush_at = now + EVENTS_S
+            self.timer.call_after(EVENTS_S, super()._flush_events)
+
+    def shutdown(self) -> None:
+        """End, and tell what has not been told."""
+        with suppress(Exception):  # events are told where somebody listens, and may be lost
+            super()._flush_events()
+        super().shutdown()
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, waiting `RETRY_S` after each failure."""
