@@ -22,18 +22,25 @@ RETRY_S: Final = 1.0
 EVENTS_S: Final = 0.005
 """Seconds for which events of tasks gather before they are published together."""
 
+LATE_S: Final = 1.0
+"""Seconds after which a bundle that was due will not come: the timers go with a connection."""
+
 
 class PersistentConsumer(Consumer):  # type: ignore[misc] # celery has no types
     """See the module."""
 
-    _flush_at = 0.0  # by `monotonic`
+    _bundle_due = 0.0  # by `monotonic`; 0: none is under way
 
     def _flush_events(self) -> None:
         """Have the events that have gathered published soon. Celery calls this in its loop when there are any."""
         now = monotonic()
-        if now >= self._flush_at:  # else it is under way, unless the timers were cleared
-            self._flush_at = now + EVENTS_S
-            self.timer.call_after(EVENTS_S, super()._flush_events)
+        if not self._bundle_due or now > self._bundle_due + LATE_S:
+            self._bundle_due = now + EVENTS_S
+            self.timer.call_after(EVENTS_S, self._publish_bundle)
+
+    def _publish_bundle(self) -> None:
+        self._bundle_due = 0.0
+        super()._flush_events()
 
     def shutdown(self) -> None:
         """End, and tell what has not been told."""

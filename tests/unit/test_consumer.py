@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from worker import consumer
-from worker.consumer import EVENTS_S, PersistentConsumer
+from worker.consumer import EVENTS_S, LATE_S, PersistentConsumer
 
 
 class Timers:
@@ -57,6 +57,7 @@ def test_what_happens_within_milliseconds_is_told_at_once(telling: PersistentCon
     for _ in range(3):
         telling._flush_events()
         timers.turn(EVENTS_S / 4)
+    assert len(timers.calls) == 1
     assert telling.event_dispatcher.published == 0
     timers.turn(EVENTS_S)
     assert telling.event_dispatcher.published == 1
@@ -76,7 +77,7 @@ def test_whatever_happens_is_told_after_it(telling: PersistentConsumer, timers: 
 def test_a_loop_that_has_forgotten_its_timers_is_no_end_of_events(telling: PersistentConsumer, timers: Timers) -> None:
     telling._flush_events()
     timers.calls.clear()  # the connection was lost
-    timers.turn(EVENTS_S)
+    timers.turn(EVENTS_S + 2 * LATE_S)
     telling._flush_events()
     timers.turn(EVENTS_S)
     assert telling.event_dispatcher.published == 1
