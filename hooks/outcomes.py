@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from laya import PredictContext
-
-OUTCOMES: Final = ("answered", "hit", "empty", "refused", "late", "failed")
-"""The words; see :func:`outcome`."""
 
 
 def outcome(ctx: PredictContext) -> str:
