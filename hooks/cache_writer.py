@@ -18,7 +18,7 @@ from typing import Final
 from hooks import cache_value
 from hooks.cache_key import CacheKey
 from hooks.cache_stats import Counters
-from hooks.cache_store import CacheStore, Drop, Keep, LeftAlone, Release, StoreAway, Write
+from hooks.cache_store import WRITE_SECONDS, CacheStore, Drop, Keep, LeftAlone, Release, StoreAway, Write
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,16 @@ class Writer:
         """Wait until all jobs are done; whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs and not self._at_work, seconds)
+
+    def drop(self) -> None:
+        """Write nothing of what waits, and wait until what is being written is done: no connection is used then."""
+        with self._changed:
+            dropped, self._jobs, self._bytes = self._jobs, deque(), 0
+            self._changed.wait_for(lambda: not self._at_work, 2 * WRITE_SECONDS)
+        self._counters.add(unstored=sum(job.text is not None for job in dropped))
+        for job in dropped:
+            if job.done is not None:
+                job.done()
 
     def _work(self) -> None:
         while bundle := self._next():

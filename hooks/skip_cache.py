@@ -148,8 +148,9 @@ class SkipCache(BaseHook):
         return self._writer.flush(seconds)
 
     def close(self) -> None:
-        """Write what waits to be written, and let go of the connections. A later call opens new ones."""
+        """Write what waits to be written, for a second, and let go of the connections. A later call opens new ones."""
         self._writer.flush(1.0)
+        self._writer.drop()
         self._store.close()
 
     # --- looking up ---

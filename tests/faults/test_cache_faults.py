@@ -113,7 +113,8 @@ def make_asking(agent: Agent) -> Iterator[Callable[..., Asking]]:
 
     yield make
     for asking in made:
-        asking.cache._store.close()  # without waiting for what is still being written
+        asking.cache._writer.drop()  # what is not written yet would open connections to the server of the next test
+        asking.cache._store.close()
 
 
 def said(caplog: pytest.LogCaptureFixture, asking: Asking) -> list[logging.LogRecord]:
