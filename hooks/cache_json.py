@@ -7,10 +7,9 @@ tell apart are one text. What JSON cannot express has no text at all.
 from __future__ import annotations
 
 import json
-import marshal
 from typing import Any, Final
 
-from laya.lru import LruCache
+from laya.lru import LruCache, content_of
 
 PLAIN: Final = "plain"
 """Form of a value made of lists, dicts with texts as keys, texts, numbers, booleans and None: JSON as it is."""
@@ -24,9 +23,6 @@ _TEXTS: Final = frozenset({str})
 
 _DECODER: Final = json.JSONDecoder()
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-_MARSHAL: Final = 2
-"""Format of marshal in which values are equal bytes if, and only if, they are equal in content, types and order."""
 
 _known: Final[LruCache[bytes, tuple[str, bytes]]] = LruCache(2**20)
 """Forms and texts of values that come again and again, by their content; so many bytes of both."""
@@ -53,9 +49,8 @@ def dumps(value: Any) -> tuple[str, bytes]:
 
 def dumps_repeated(value: Any) -> tuple[str, bytes]:
     """What `dumps` does, for a value that comes again and again: its text is made once."""
-    try:
-        content = marshal.dumps(value, _MARSHAL)
-    except (TypeError, ValueError):  # nothing that has a text
+    content = content_of(value)
+    if not content:  # nothing that has a text
         return dumps(value)
     known = _known.get(content)
     if known is None:

@@ -6,12 +6,11 @@ standard library; how texts become tokens is left to the checkpoint kinds.
 """
 
 import json
-import marshal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
-from laya.lru import LruCache
+from laya.lru import LruCache, content_of
 
 QTypeName = Literal["choice", "score", "noul"]
 
@@ -20,9 +19,6 @@ QTYPES: tuple[QTypeName, ...] = ("choice", "score", "noul")
 
 NOUL_DEFAULTS = {False: "no, the statement does not hold", True: "yes, the statement holds"}
 """What the two options of a noul say where its criteria do not."""
-
-_MARSHAL = 2
-"""Format of marshal without references to objects: values are equal bytes if content, types and order are equal."""
 
 _known: LruCache[bytes, tuple["Question", ...]] = LruCache(2**20)
 """Questions that were read, by their content, of which it keeps so many bytes: a backend asks the same all day."""
@@ -77,10 +73,7 @@ def parse_questions(questions: object) -> tuple[Question, ...]:
     """
     if not isinstance(questions, Mapping):
         raise TypeError(f"questions must be a mapping of question id to definition, not {type(questions).__name__}")
-    try:
-        content = marshal.dumps(questions, _MARSHAL)  # type: ignore[arg-type] # it refuses other mappings than dict
-    except (TypeError, ValueError):  # made of other things than plain values, or nested too deeply
-        content = b""
+    content = content_of(questions)
     parsed = _known.get(content) if content else None
     if parsed is None:
         parsed = tuple(_parse(id_, definition) for id_, definition in questions.items())

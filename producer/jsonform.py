@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from laya.lru import LruCache
+from laya.lru import LruCache, content_of
 from laya.questions import shown
 from producer.errors import InvalidRequest, PayloadTooLarge
 from producer.limits import Limits
@@ -23,12 +23,8 @@ _RESERVED: Final = {"__type__", "__value__"}
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
-_MARSHAL: Final = 2
-"""Format of marshal in which values are equal bytes if, and only if, they are equal in content, types and order."""
-
 _known: Final[LruCache[tuple[bytes, int, int], int]] = LruCache(2**20)
 """Characters of values that were found plain, by their content and the limits that it kept; so many bytes of them."""
-
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -102,15 +98,14 @@ class JsonForm:
 
     def of_repeated(self, value: Any, where: str) -> Any:
         """What `of` does, for what comes again and again: what was found plain once is not looked through anew."""
-        try:
-            content = marshal.dumps(value, _MARSHAL)
-        except (TypeError, ValueError):  # nothing that is plain
+        content = content_of(value)
+        if not content:  # nothing that is plain
             return self.of(value, where)
         known = content, self.limits.depth, self.limits.text
         characters = _known.get(known)
         if characters is not None and self._characters + characters <= self.limits.payload:
             self._characters += characters
-            return marshal.loads(content)  # noqa: S302 - written a few lines above
+            return marshal.loads(content)  # noqa: S302 - made a few lines above
         seen = self._characters
         try:
             found = self._plain(value, 0)
