@@ -12,8 +12,11 @@ import pytest
 import redis
 
 from hooks import SkipCache
+from hooks.cache_key import CacheKey
+from hooks.cache_writer import Job
 from laya import BaseHook, PredictContext, Router
 from tests.integration.skip_cache.watched import STATE, MakeCache, Seen, entries, hits_after, same
+from tests.waiting import wait_until
 
 # --- other hooks ---
 
@@ -213,3 +216,30 @@ def test_a_server_that_is_away_fails_nothing_and_warns_nobody(
     assert (stats.hits, stats.misses, stats.bypassed, stats.state) == (0, 0, 15, "open")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "secret" not in caplog.text
+
+
+def test_a_cache_that_is_closed_while_writes_wait_leaves_no_connection(
+    make_cache: MakeCache, make_router: Callable[..., Router], client: redis.Redis, questions: Any
+) -> None:
+    class Pauses(BaseHook):
+        def on_predict_start(self, _: PredictContext) -> None:
+            client.client_pause(60_000, all=False)  # the look-up has gone through, what is computed is not written
+
+    before = {one["id"] for one in client.client_list()}
+    cache = make_cache()
+    router, busy = make_router(cache, Pauses()), make_router(cache)
+    try:
+        router.predict("kept waiting", questions)
+        assert not cache.flush(0)
+        cache.close()
+        for number in range(3):
+            cache._writer.put(Job(CacheKey("", f"late {number}", ""), b"text"))  # as a call that ends after it
+        cache.close()
+    finally:
+        client.client_unpause()
+    assert cache.flush(0)
+    assert cache._store._links._idle == []
+    wait_until(lambda: {one["id"] for one in client.client_list()} <= before, what="the end of its connections")
+    busy.predict("of use again", questions)
+    assert cache.flush(20)
+    assert cache.stats().stored == 1
